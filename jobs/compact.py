@@ -182,8 +182,10 @@ def run(
     settings = None if connect is None else connect.settings(options.heap)
     with_iceberg = find_spec("lakestream_iceberg") is not None
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop, settings, with_iceberg)
-    iceberg = _iceberg(spark, lake, options.iceberg, metrics) if with_iceberg or options.iceberg != "off" else None
-    keepers = [each for each in (keeper, iceberg) if each is not None]
+    iceberg = None
+    if with_iceberg or options.iceberg != "off":
+        iceberg = _iceberg(spark, lake, options.iceberg, metrics, keeper)
+    keepers = [each for each in (iceberg, keeper) if each is not None]  # in this order with --once
     if connect is not None:
         connect.spark = spark
     from lakestream.lake.progress import watched
@@ -286,7 +288,9 @@ def _keeper(lake: str, catalogs: Sequence[CatalogAddress], metrics: CompactorMet
     return made
 
 
-def _iceberg(spark: SparkSession, lake: str, default: str, metrics: CompactorMetrics) -> Keeper | None:
+def _iceberg(
+    spark: SparkSession, lake: str, default: str, metrics: CompactorMetrics, catalogs: Keeper | None
+) -> Keeper | None:
     """Return the keeper of Iceberg tables; without its package or JARs, None after a line."""
     from lakestream.lake.catalogs.keeper import KEEPERS
     from lakestream_spark import pins, session
@@ -298,7 +302,8 @@ def _iceberg(spark: SparkSession, lake: str, default: str, metrics: CompactorMet
         if default != "off":
             complain(f"{error}. Compaction goes on")
         return None
-    made: Keeper = keeper(spark, lake, default, complain, active=lambda: metrics.active)
+    follow = {} if catalogs is None else {"moved": catalogs.note}
+    made: Keeper = keeper(spark, lake, default, complain, active=lambda: metrics.active, **follow)
     return made
 
 
@@ -396,11 +401,6 @@ def _has_work(lake: str) -> bool:
         return True
 
 
-class BatchLines:
-    """Lines about batches: failures and the first batch at once, then one line for those of some time.
-
-    Args:
-        as_json: print JSON.
 def _iceberg_behind(lake: str, default: str) -> bool:
     """Return True if an Iceberg table does not hold what its Delta table does: an earlier run was interrupted."""
     from lakestream.lake.catalogs.keeper import KEEPERS
@@ -414,6 +414,11 @@ def _iceberg_behind(lake: str, default: str) -> bool:
         return True
 
 
+class BatchLines:
+    """Lines about batches: failures and the first batch at once, then one line for those of some time.
+
+    Args:
+        as_json: print JSON.
         every: seconds of a line; 0: each batch has its own.
     """
 

@@ -26,8 +26,8 @@ CatalogOption = Annotated[
         "--catalog",
         metavar="URL",
         envvar="LAKESTREAM_CATALOGS",
-        help="Catalog to register the tables in: hive://HOST/DATABASE, glue://REGION/DATABASE or "
-        "unity://HOST/CATALOG/SCHEMA. May be repeated.",
+        help="Catalog to register the tables in: hive://HOST/DATABASE, glue://REGION/DATABASE, "
+        "unity://HOST/CATALOG/SCHEMA or iceberg://HOST/PATH. May be repeated.",
     ),
 ]
 

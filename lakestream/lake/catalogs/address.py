@@ -5,6 +5,10 @@ Belongs here: their spelling as URLs, in nats.conf, in flags and in `LAKESTREAM_
     hive://HOST[:PORT][,HOST[:PORT]…][/DATABASE]           Hive metastore (Thrift)
     glue://REGION[/DATABASE][?catalog_id=ID][&endpoint=URL]     AWS Glue Data Catalog
     unity://HOST[:PORT]/CATALOG[/SCHEMA][?token_file=PATH]      Unity Catalog over HTTPS; unity+http:// over HTTP
+    iceberg://HOST[:PORT][/PATH][?namespace=DATABASE][&warehouse=W][&token_file=PATH]
+                                                            Iceberg REST catalog over HTTPS; iceberg+http:// over HTTP
+
+`format=iceberg` at a Hive metastore or Glue registers the Iceberg tables instead of the Delta tables.
 """
 
 from __future__ import annotations
@@ -26,9 +30,19 @@ VARIABLE = "LAKESTREAM_CATALOGS"
 
 _NAME = re.compile(r"[a-z0-9_]{1,64}")
 _CATALOG = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_SEGMENT = re.compile(r"[A-Za-z0-9._~%-]{1,255}")
 _REGION = re.compile(r"[a-z0-9-]{1,32}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
-_OPTIONS = {"hive": (), "glue": ("catalog_id", "endpoint"), "unity": ("token_file",), "unity+http": ("token_file",)}
+DELTA, ICEBERG = FORMATS = ("delta", "iceberg")
+_REST_OPTIONS = ("namespace", "warehouse", "token_file")
+_OPTIONS = {
+    "hive": ("format",),
+    "glue": ("catalog_id", "endpoint", "format"),
+    "unity": ("token_file",),
+    "unity+http": ("token_file",),
+    "iceberg": _REST_OPTIONS,
+    "iceberg+http": _REST_OPTIONS,
+}
 
 
 class BadCatalog(LakeError):
@@ -36,15 +50,16 @@ class BadCatalog(LakeError):
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(
-            f"catalog {address!r}: {reason}. Addresses are hive://HOST:9083/DATABASE, glue://REGION/DATABASE and "
-            "unity://HOST/CATALOG/SCHEMA"
+            f"catalog {address!r}: {reason}. Addresses are hive://HOST:9083/DATABASE, glue://REGION/DATABASE, "
+            "unity://HOST/CATALOG/SCHEMA and iceberg://HOST/PATH"
         )
 
 
 class CatalogAddress(msgspec.Struct, frozen=True):
     """Address of a catalog. `hosts` has `host:port` of each server, or the region. `database`: of the default account.
 
-    `catalog` is Unity's catalog, or the id of Glue's. `endpoint` is Glue's URL, if it is not Amazon's own.
+    `catalog` is Unity's catalog, the id of Glue's, or the warehouse of a REST catalog. `endpoint` is Glue's URL, if it
+    is not Amazon's own. `format`: of the tables that are registered. `path`: of a REST catalog, before `/v1`.
     """
 
     text: str
@@ -55,6 +70,8 @@ class CatalogAddress(msgspec.Struct, frozen=True):
     endpoint: str = ""
     token_file: str = ""
     secure: bool = True
+    format: str = DELTA
+    path: str = ""
 
     def __str__(self) -> str:
         """Return it as it was written."""
@@ -81,9 +98,10 @@ def parse(text: str) -> CatalogAddress:
         allowed = " and ".join(_OPTIONS[parts.scheme]) or "none"
         raise BadCatalog(text, f"its options may be {allowed}, each once and with a value")
     names = [name for name in parts.path.split("/") if name]
-    if parts.scheme == "hive":
-        return _hive(text, parts, names)
-    return _glue(text, parts, names, options) if parts.scheme == "glue" else _unity(text, parts, names, options)
+    if options.get("format", DELTA) not in FORMATS:
+        raise BadCatalog(text, f"its format may be {' or '.join(FORMATS)}")
+    kind = parts.scheme.partition("+")[0]
+    return {"hive": _hive, "glue": _glue, "unity": _unity, "iceberg": _rest}[kind](text, parts, names, options)
 
 
 def parse_all(texts: Sequence[str]) -> tuple[CatalogAddress, ...]:
@@ -106,14 +124,15 @@ def given(texts: Sequence[str], environ: Mapping[str, str]) -> tuple[CatalogAddr
     return parse_all(list(texts) or environ.get(VARIABLE, "").split())
 
 
-def _hive(text: str, parts: SplitResult, names: list[str]) -> CatalogAddress:
+def _hive(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
     hosts = []
     for each in parts.netloc.split(","):
         match = _HOST.fullmatch(each)
         if match is None:
             raise BadCatalog(text, f"{each!r} is not a host")
         hosts.append(each if match[2] else f"{each}:{HIVE_PORT}")
-    return CatalogAddress(text, "hive", tuple(hosts), _database(text, names))
+    form = options.get("format", DELTA)
+    return CatalogAddress(text, "hive", tuple(hosts), _database(text, names), format=form)
 
 
 def _glue(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
@@ -123,7 +142,8 @@ def _glue(text: str, parts: SplitResult, names: list[str], options: dict[str, st
     if endpoint and ("@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https")):
         raise BadCatalog(text, "its endpoint is not an http:// or https:// URL without credentials")
     database, account = _database(text, names), options.get("catalog_id", "")
-    return CatalogAddress(text, "glue", (parts.netloc,), database, account, endpoint)
+    form = options.get("format", DELTA)
+    return CatalogAddress(text, "glue", (parts.netloc,), database, account, endpoint, format=form)
 
 
 def _unity(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
@@ -134,6 +154,26 @@ def _unity(text: str, parts: SplitResult, names: list[str], options: dict[str, s
     secure = parts.scheme == "unity"
     database, file = _database(text, names[1:]), options.get("token_file", "")
     return CatalogAddress(text, "unity", (parts.netloc,), database, names[0], token_file=file, secure=secure)
+
+
+def _rest(text: str, parts: SplitResult, names: list[str], options: dict[str, str]) -> CatalogAddress:
+    if not _HOST.fullmatch(parts.netloc):
+        raise BadCatalog(text, f"{parts.netloc!r} is not a host")
+    if not all(map(_SEGMENT.fullmatch, names)) or names[-1:] == ["v1"]:
+        raise BadCatalog(text, "its path is that of the catalog before /v1, such as /api/catalog")
+    database = _database(text, [options["namespace"]] if "namespace" in options else [])
+    path = "".join(f"/{name}" for name in names)
+    return CatalogAddress(
+        text,
+        "iceberg",
+        (parts.netloc,),
+        database,
+        options.get("warehouse", ""),
+        token_file=options.get("token_file", ""),
+        secure=parts.scheme == "iceberg",
+        format=ICEBERG,
+        path=path,
+    )
 
 
 def _database(text: str, names: list[str]) -> str:

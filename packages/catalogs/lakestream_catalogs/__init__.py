@@ -1,7 +1,7 @@
-"""Entries of a lake's tables in Hive metastores, AWS Glue and Unity Catalog (`lakestream catalog`).
+"""Entries of a lake's tables in Hive metastores, AWS Glue, Unity Catalog and Iceberg REST catalogs.
 
 Belongs here: an implementation of `lakestream.lake.catalogs.catalog` for each kind of catalog, passes that bring a
-catalog up to date, beside a compactor too, and the commands.
+catalog up to date, beside a compactor too, and the commands (`lakestream catalog`).
 
 In reading order:
 
@@ -18,4 +18,6 @@ In reading order:
 - `metastore.py`: Catalog entries by a Spark session.
 - `plan.py`: Differences between the tables of a lake and the entries of a catalog.
 - `tables.py`: The tables of a lake that are registered in catalogs.
+- `rest.py`: Iceberg REST catalogs of others: Polaris, Lakekeeper, Nessie and services with the same protocol.
+- `tokens.py`: Tokens of catalogs over HTTP: in the environment, or in a file that is read for each connection.
 """

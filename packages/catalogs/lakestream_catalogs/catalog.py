@@ -57,6 +57,10 @@ class Catalog(ABC):
     def entries(self, database: str) -> list[CatalogEntry]:
         """Return all entries of a database, also those of other programs."""
 
+    def entry(self, database: str, name: str) -> CatalogEntry | None:
+        """Return one entry; None if it is gone."""
+        return next((each for each in self.entries(database) if each.name == name), None)
+
     @abstractmethod
     def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have, as `entries` would return it. Makes no request."""

@@ -67,7 +67,7 @@ def _visit(
     only_changes: bool,
 ) -> None:
     """Do work on each catalog and print the results. Exits with 1 after an error, 2 without catalogs."""
-    from lakestream.lake.catalogs.address import BadCatalog, parse_all
+    from lakestream.lake.catalogs.address import ICEBERG, BadCatalog, parse_all
     from lakestream_catalogs.opening import open_catalog
     from lakestream_catalogs.plan import SyncResult
     from lakestream_catalogs.tables import LakeTables
@@ -81,7 +81,8 @@ def _visit(
         complain("no catalog: name one with --catalog, or several in LAKESTREAM_CATALOGS")
         raise typer.Exit(2)
     try:
-        found = LakeTables(str(lake or default_lake())).read()
+        iceberg = any(address.format == ICEBERG for address in addresses)
+        found = LakeTables(str(lake or default_lake()), iceberg).read()
     except (LakeError, OSError) as error:
         complain(error)
         raise typer.Exit(1) from None
@@ -89,7 +90,7 @@ def _visit(
     for address in addresses:
         try:
             with open_catalog(address) as connected:
-                results.append(work(connected, address, found))
+                results.append(work(connected, address, found.of(address.format)))
         except (LakeError, ImportError) as error:
             results.append(SyncResult(str(address), complete=False, error=str(error)))
     errors = [*found.troubles.values(), *(each.reason for each in results if each.reason)]

@@ -22,14 +22,12 @@ MAX_DATABASE = 120
 
 PREFIX = "lakestream."
 """Prefix of all properties that lakestream sets on entries."""
-LAKE_PROPERTY = "lakestream.lake_id"
-"""Id of the lake that an entry belongs to. Entries without it are never changed."""
-TABLE_PROPERTY = "lakestream.table"
-"""Path of the entry's table below the lake's root: its identity, also when the lake moves."""
 ACCOUNT_PROPERTY = "lakestream.account"
 TIME_PROPERTY = "lakestream.time_column"
 TIME_NS_PROPERTY = "lakestream.time_ns_column"
 SEQUENCE_PROPERTY = "lakestream.sequence_column"
+POINTER_PROPERTY = "metadata_location"
+"""Property with the newest metadata file of an Iceberg table, as Hive metastores and Glue have it."""
 
 _ODD = re.compile(r"[^a-z0-9_]")
 
@@ -55,6 +53,7 @@ class Table(msgspec.Struct, frozen=True):
         columns: columns of its schema, in order.
         partitioned_by: names of its partition columns.
         properties: properties of its entry, besides those of the lake.
+        pointer: newest metadata file of its Iceberg table; "" if it has none, or nobody asked.
     """
 
     key: str
@@ -65,6 +64,7 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...] = ()
     partitioned_by: tuple[str, ...] = ()
     properties: dict[str, str] = {}
+    pointer: str = ""
 
 
 class CatalogField(msgspec.Struct, frozen=True):

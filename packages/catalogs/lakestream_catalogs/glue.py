@@ -14,9 +14,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakestream.lake.catalogs.address import CatalogAddress
+from lakestream.lake.catalogs.address import DELTA, CatalogAddress
 from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut
+from lakestream_catalogs.entries import POINTER_PROPERTY, CatalogEntry, CatalogField, Table, cut
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255
@@ -25,12 +25,13 @@ MAX_DESCRIPTION = 2048
 INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 OUTPUT_FORMAT = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
-_SHOWN = {
+_DELTA = {
     "EXTERNAL": "TRUE",
     "classification": "delta",  # Glue's own jobs
     "spark.sql.sources.provider": "delta",  # Spark, Trino
     "table_type": "DELTA",  # Athena
 }
+_ICEBERG = {"EXTERNAL": "TRUE", "table_type": "ICEBERG"}
 _TRIES = 2
 _GENERAL = frozenset(
     (
@@ -53,7 +54,7 @@ class GlueCatalog(Catalog):
     """
 
     def __init__(self, address: CatalogAddress) -> None:
-        self._address = str(address)
+        self._address, self._format = str(address), address.format
         self._scope = {"CatalogId": address.catalog} if address.catalog else {}
         limits = Config(
             connect_timeout=REQUEST_SECONDS,
@@ -81,11 +82,21 @@ class GlueCatalog(Catalog):
         with self._errors(f"list database {database}"):
             return [_entry(each) for each in self._all("get_tables", "TableList", DatabaseName=database)]
 
+    def entry(self, database: str, name: str) -> CatalogEntry | None:
+        """Return one entry; None if it is gone."""
+        with (
+            self._errors(f"read {database}.{name}"),
+            suppress(self._client.exceptions.EntityNotFoundException),
+        ):
+            return _entry(self._client.get_table(DatabaseName=database, Name=name, **self._scope)["Table"])
+        return None
+
     def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
         location = f"file:{table.path}" if "://" not in table.path else table.path
         comment, columns = cut(table.comment, MAX_DESCRIPTION), hive_fields(table.columns, MAX_COMMENT)
-        return CatalogEntry(name, location, comment, columns, {**_SHOWN, **table.properties})
+        shown = _DELTA if self._format == DELTA else {**_ICEBERG, POINTER_PROPERTY: table.pointer}
+        return CatalogEntry(name, location, comment, columns, {**shown, **table.properties})
 
     def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         """Create an entry."""

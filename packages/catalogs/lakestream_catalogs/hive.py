@@ -19,10 +19,10 @@ from thrift.Thrift import TApplicationException, TException
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport, TTransportException
 
-from lakestream.lake.catalogs.address import CatalogAddress
+from lakestream.lake.catalogs.address import ICEBERG, CatalogAddress
 from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
-from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut, own
+from lakestream_catalogs.entries import POINTER_PROPERTY, CatalogEntry, CatalogField, Table, cut, own
 from lakestream_catalogs.types import hive_fields
 
 MAX_COMMENT = 255
@@ -38,7 +38,6 @@ SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 """Formats of a table that Hive itself does not read, as Spark states them."""
 # Without these Hive would list the table's files at each change.
 _NO_STATISTICS = {"DO_NOT_UPDATE_STATS": "true"}
-_SHOWN = {PROVIDER: "delta", "EXTERNAL": "TRUE"}
 
 
 class HiveCatalog(Catalog):
@@ -52,7 +51,7 @@ class HiveCatalog(Catalog):
     """
 
     def __init__(self, address: CatalogAddress) -> None:
-        self._address = str(address)
+        self._address, self._format = str(address), address.format
         self._transport, self._client = _connected(address)
 
     def databases(self) -> list[str]:
@@ -75,10 +74,16 @@ class HiveCatalog(Catalog):
                 found += map(_entry, tables)
             return found
 
+    def entry(self, database: str, name: str) -> CatalogEntry | None:
+        """Return one entry; None if it is gone."""
+        with self._errors(f"read {database}.{name}"), suppress(ttypes.NoSuchObjectException):
+            return _entry(self._client.get_table(database, name))
+        return None
+
     def render(self, table: Table, name: str) -> CatalogEntry:
         """Return the entry that a table should have."""
         columns = hive_fields(table.columns, MAX_COMMENT)
-        properties = {**_SHOWN, **table.properties}
+        properties = {**_shown(self._format, table), **table.properties}
         return CatalogEntry(name, _location(table.path), cut(table.comment, MAX_DESCRIPTION), columns, properties)
 
     def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
@@ -149,6 +154,13 @@ def _away(address: str, error: Exception) -> CatalogAway:
 def _message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error) or type(error).__name__
     return text.splitlines()[0]
+
+
+def _shown(form: str, table: Table) -> dict[str, str]:
+    """Return the properties by which engines find the format of a table, and Iceberg's its metadata."""
+    if form == ICEBERG:
+        return {"EXTERNAL": "TRUE", "table_type": "ICEBERG", POINTER_PROPERTY: table.pointer}
+    return {"EXTERNAL": "TRUE", PROVIDER: "delta"}
 
 
 def _context() -> Any:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from lakestream.lake.catalogs.address import CatalogAddress
+from lakestream.lake.catalogs.address import ICEBERG, CatalogAddress
 from lakestream.lake.errors import LakeError
 from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog
 from lakestream_catalogs.entries import Table
 from lakestream_catalogs.opening import open_catalog
 from lakestream_catalogs.plan import SyncResult
-from lakestream_catalogs.sync import sync
+from lakestream_catalogs.sync import follow, sync
 from lakestream_catalogs.tables import LakeTables, Tables
 
 LOOK_SECONDS = 30.0
@@ -33,10 +33,12 @@ LONGEST_RETRY_SECONDS = 300.0
 
 
 class _Target(msgspec.Struct):
-    """State of one catalog: tables of the last complete pass, time of the next attempt, and the last error."""
+    """State of one catalog: lake and tables of the last complete pass, their entries, time of the next attempt, and the
+    last error."""
 
     address: CatalogAddress
     done: tuple[str, tuple[Table, ...]] | None = None
+    places: dict[str, tuple[str, str]] = {}
     due: float = 0.0
     pause: float = 0.0
     error: str = ""
@@ -64,7 +66,7 @@ class CatalogKeeper:
         active: Callable[[], bool] = lambda: True,
         connect: Callable[[CatalogAddress], Catalog] = open_catalog,
     ) -> None:
-        self._tables = LakeTables(lake)
+        self._tables = LakeTables(lake, any(address.format == ICEBERG for address in catalogs))
         self._targets = [_Target(address) for address in catalogs]
         self._report, self._complain = report, complain
         self._active, self._connect = active, connect
@@ -139,12 +141,18 @@ class CatalogKeeper:
         return max(0.0, min([LOOK_SECONDS, *(each.due - now for each in self._targets if each.error)]))
 
     def _is_due(self, target: _Target, found: Tables, now: float) -> bool:
-        return now >= target.due and target.done != (found.lake, found.tables)
+        return now >= target.due and target.done != (found.lake, found.of(target.address.format).tables)
 
     def _pass(self, target: _Target, found: Tables) -> SyncResult:
+        found = found.of(target.address.format)
         try:
             with self._connect(target.address) as catalog:
-                result = sync(catalog, target.address, found, self._stop.is_set)
+                result = None
+                if target.done is not None and target.done[0] == found.lake:
+                    result = follow(catalog, target.address, target.done[1], found, target.places)
+                if result is None:
+                    result = sync(catalog, target.address, found, self._stop.is_set)
+                    target.places = result.places
         except (LakeError, ImportError) as error:
             result = SyncResult(str(target.address), complete=False, error=str(error))
         except Exception as error:  # of a client's library: the other catalogs and the compactor go on

@@ -21,6 +21,10 @@ def open_catalog(address: CatalogAddress) -> Catalog:
         from lakestream_catalogs.unity import UnityCatalog
 
         return UnityCatalog(address)
+    if address.kind == "iceberg":
+        from lakestream_catalogs.rest import IcebergRestCatalog
+
+        return IcebergRestCatalog(address)
     extras.require("catalogs", f"the catalog {address}")
     if address.kind == "glue":
         from lakestream_catalogs.glue import GlueCatalog

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from lakestream.lake.catalogs.keeper import ALTER, CREATE, DROP
+from lakestream.lake.table.schema import LAKE_PROPERTY, TABLE_PROPERTY
 from lakestream_catalogs.entries import (
-    LAKE_PROPERTY,
-    TABLE_PROPERTY,
     CatalogEntry,
     Table,
     free_name,
@@ -68,6 +67,15 @@ class SyncResult(msgspec.Struct, frozen=True):
     def entries(self) -> int:
         """Return the number of entries that are as they should be."""
         return sum(self.count(kind) for kind in (NONE, CREATE, ALTER))
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Return database and name of the entries that are as they should be, by the keys of their tables."""
+        return {
+            each.change.table.key: (each.database, each.change.entry.name)
+            for each in self.changes
+            if each.change.table is not None and each.change.kind in (NONE, CREATE, ALTER) and not each.error
+        }
 
     @property
     def failures(self) -> list[str]:
@@ -132,23 +140,44 @@ def _marked(entry: CatalogEntry, lake: str) -> CatalogEntry:
     return msgspec.structs.replace(entry, properties={**entry.properties, LAKE_PROPERTY: lake})
 
 
+def _changed(table: Table, found: CatalogEntry, render: Render) -> EntryChange:
+    """Return the decision on an entry that is the lake's."""
+    entry = render(table, found.name)
+    if not (reason := difference(found, entry)):
+        return EntryChange(NONE, found, table)
+    kept = {name: value for name, value in found.properties.items() if name not in own(found.properties)}
+    return EntryChange(ALTER, msgspec.structs.replace(entry, properties={**kept, **entry.properties}), table, reason)
+
+
 def _decide(
     table: Table, found: CatalogEntry | None, taken: set[str], places: dict[str, CatalogEntry], render: Render
 ) -> EntryChange:
     if found is not None:
-        entry = render(table, found.name)
-        if not (reason := difference(found, entry)):
-            return EntryChange(NONE, found, table)
-        kept = {name: value for name, value in found.properties.items() if name not in own(found.properties)}
-        return EntryChange(
-            ALTER, msgspec.structs.replace(entry, properties={**kept, **entry.properties}), table, reason
-        )
+        return _changed(table, found, render)
     entry = render(table, name := free_name(table, taken))
     if (other := places.get(plain_location(entry.location))) is not None:
         return EntryChange(FOREIGN, other, table, f"another program has registered it as {other.name}")
     if not name:
         return EntryChange(FOREIGN, entry, table, "other programs have taken its names")
     return EntryChange(CREATE, entry, table)
+
+
+def moved(table: Table, found: CatalogEntry | None, lake: str, render: Render) -> EntryChange | None:
+    """Return the change that lets an entry name the newest metadata of its Iceberg table; None if the entry is not the
+    lake's any more, and everything has to be compared.
+
+    Args:
+        table, found: the table, and its entry as it is now.
+        lake: the lake's id.
+        render: spelling of entries in this catalog.
+    """
+    if found is None or found.properties.get(LAKE_PROPERTY) != lake:
+        return None
+    return (
+        None
+        if found.properties.get(TABLE_PROPERTY) != table.key
+        else _changed(table, found, lambda *of: _marked(render(*of), lake))
+    )
 
 
 def difference(found: CatalogEntry, wanted: CatalogEntry) -> str:

@@ -7,15 +7,16 @@ be repeated and may run at the same time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.lake.catalogs.keeper import CREATE, DROP
+from lakestream.lake.table.schema import LAKE_PROPERTY, TABLE_PROPERTY
 from lakestream_catalogs.catalog import Catalog, CatalogRefused
-from lakestream_catalogs.entries import Table, database_of, is_below
-from lakestream_catalogs.plan import FOREIGN, NONE, EntryChange, EntryPlace, SyncResult, plan
+from lakestream_catalogs.entries import CatalogEntry, Table, database_of, is_below
+from lakestream_catalogs.plan import FOREIGN, NONE, EntryChange, EntryPlace, SyncResult, moved, plan
 from lakestream_catalogs.tables import Tables
 
 SYNC_SECONDS = 60.0
@@ -76,6 +77,53 @@ def sync(
             else:
                 done.append(_apply(catalog, database, change))
     return SyncResult(str(address), tuple(done), complete, seconds=time.monotonic() - began)
+
+
+def follow(
+    catalog: Catalog,
+    address: CatalogAddress,
+    before: Sequence[Table],
+    found: Tables,
+    places: Mapping[str, tuple[str, str]],
+) -> SyncResult | None:
+    """Let entries name the newest metadata of their Iceberg tables, and drop those of tables that have none any more,
+    where nothing else has changed: a commit is no reason to read all entries. Return None if a pass is needed.
+
+    Args:
+        before: the tables of the last pass.
+        found: the tables now.
+        places: database and name of each entry, by the table's key.
+
+    Raises:
+        CatalogAway: the catalog does not answer any more.
+    """
+    began = time.monotonic()
+    now = {table.key: table for table in found.tables}
+    then = {table.key: table for table in before}
+    changed = [table for key, table in {**then, **now}.items() if now.get(key) != then.get(key)]
+    for table in changed:
+        earlier, later = then.get(table.key), now.get(table.key)
+        moved_only = earlier and later and msgspec.structs.replace(earlier, pointer=later.pointer) == later
+        if table.key not in places or not earlier or not earlier.pointer or not (moved_only or later is None):
+            return None
+    done = [
+        EntryPlace(places[key][0], EntryChange(NONE, CatalogEntry(places[key][1], table.path), table))
+        for key, table in now.items()
+        if key in places and then.get(key) == table
+    ]
+    for table in changed:
+        database, name = places[table.key]
+        try:
+            entry = catalog.entry(database, name)
+        except CatalogRefused:  # its metadata file is gone: the table was made anew, or is no Iceberg table any more
+            entry = CatalogEntry(name, table.path, properties={LAKE_PROPERTY: found.lake, TABLE_PROPERTY: table.key})
+        change = moved(table, entry, found.lake, catalog.render)
+        if change is None or entry is None:
+            return None
+        if table.key not in now:
+            change = EntryChange(DROP, entry)
+        done.append(EntryPlace(database, change) if change.kind == NONE else _apply(catalog, database, change))
+    return SyncResult(str(address), tuple(done), seconds=time.monotonic() - began)
 
 
 def _apply(catalog: Catalog, database: str, change: EntryChange) -> EntryPlace:

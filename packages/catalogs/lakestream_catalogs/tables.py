@@ -12,23 +12,25 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.catalogs.address import ICEBERG
 from lakestream.lake.errors import LakeError, NotALake
 from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import identify, is_lake, open_storage, read_id
 from lakestream.lake.table.log import TableLog, has_log
-from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, UID_PROPERTY
+from lakestream.lake.table.schema import MISFITS_PROPERTY, STREAM_PROPERTY, TABLE_PROPERTY, UID_PROPERTY
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream_catalogs.entries import (
     ACCOUNT_PROPERTY,
     SEQUENCE_PROPERTY,
-    TABLE_PROPERTY,
     TIME_NS_PROPERTY,
     TIME_PROPERTY,
     Column,
     Table,
 )
 
+HINT = "version-hint.text"
+"""File with the version of an Iceberg table."""
 MAX_TABLES = 10_000
 """Maximum number of tables of a lake that are registered; further ones, by path, are not."""
 
@@ -68,6 +70,14 @@ class Tables(msgspec.Struct, frozen=True):
     tables: tuple[Table, ...]
     troubles: dict[str, str] = {}
     unread: frozenset[str] = frozenset()
+
+    def of(self, form: str) -> Tables:
+        """Return the tables that a catalog for tables of a format has: those of Iceberg, or all without these."""
+        if form == ICEBERG:
+            wanted = tuple(table for table in self.tables if table.pointer)
+        else:
+            wanted = tuple(msgspec.structs.replace(table, pointer="") for table in self.tables)
+        return msgspec.structs.replace(self, tables=wanted)
 
 
 class _Field(msgspec.Struct, frozen=True):
@@ -109,9 +119,11 @@ class LakeTables:
 
     Args:
         lake: the lake's root.
+        iceberg: look for their Iceberg tables, too.
     """
 
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: str, iceberg: bool = False) -> None:
+        self._iceberg = iceberg
         self._storage = open_storage(lake)
         self._root = self._storage.root
         self._scanner = Scanner(lake)
@@ -224,7 +236,15 @@ class LakeTables:
                 for name, value in properties.items()
                 if value and (name not in hints or value in names_there)
             }
-            yield Table(key, path, account, stream, comment, columns, tuple(metadata.partition_columns), kept)
+            partitioned_by, pointer = tuple(metadata.partition_columns), self._pointer(path)
+            yield Table(key, path, account, stream, comment, columns, partitioned_by, kept, pointer)
+
+    def _pointer(self, path: str) -> str:
+        """Return the newest metadata file of a table's Iceberg table; "" if it has none."""
+        if self._iceberg:
+            with suppress(FileNotFoundError, ValueError):
+                return f"{path}/metadata/v{int(self._storage.read(f'{path}/metadata/{HINT}'))}.metadata.json"
+        return ""
 
 
 def _stream(path: str, metadata: _MetaData) -> str:

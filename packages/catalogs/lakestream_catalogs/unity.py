@@ -23,6 +23,7 @@ from lakestream.lake.catalogs.address import CatalogAddress
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog, CatalogAway, CatalogRefused
 from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table, cut
+from lakestream_catalogs.tokens import token_of
 from lakestream_catalogs.types import NoType, sql_type, unity_name
 
 BASE = "/api/2.1/unity-catalog"
@@ -45,7 +46,7 @@ class UnityCatalog(Catalog):
     def __init__(self, address: CatalogAddress, environ: Mapping[str, str] | None = None) -> None:
         self._address, self._catalog = str(address), address.catalog
         self._headers = {"Accept": "application/json"}
-        if token := self._token(address, os.environ if environ is None else environ):
+        if token := token_of(address, os.environ if environ is None else environ, TOKEN, TOKEN_FILE):
             self._headers["Authorization"] = f"Bearer {token}"
         if address.secure:
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -104,17 +105,6 @@ class UnityCatalog(Catalog):
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
-
-    def _token(self, address: CatalogAddress, environ: Mapping[str, str]) -> str:
-        file = address.token_file or environ.get(TOKEN_FILE, "")
-        if not file:
-            return environ.get(TOKEN, "")
-        try:
-            with open(file, encoding="ascii") as stream:
-                return stream.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-            raise CatalogAway(self._address, f"the token in {file} cannot be read: {reason}", "mend it") from None
 
     def _all(self, kind: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """Yield all objects of a kind, page by page."""

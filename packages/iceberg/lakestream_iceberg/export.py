@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.storage.lake import read_id
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile
 from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.policy import tombstones_ns
 from lakestream.lake.table.progress import TableProgress
-from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
+from lakestream.lake.table.schema import LAKE_PROPERTY, STREAM_PROPERTY, TABLE_PROPERTY, UID_PROPERTY
 from lakestream.schemas.naming import OFF
 from lakestream_iceberg.changes import FILE, Change, Unclear, between, counted, since
 from lakestream_iceberg.library import IcebergLibrary, is_damage
@@ -80,6 +81,7 @@ class TableExport:
         self._metadata: dict[str, Any] = {}
         self._read_at = (-1, "")  # version and tag that it is of
         self._done: tuple[int, str] | None = None  # version and its tag that the Iceberg table is known to hold
+        self._lake = ""
         self._swept = time.monotonic()
         self._expired = -SWEEP_SECONDS  # monotonic time of the last look for snapshots that are too old
 
@@ -149,6 +151,8 @@ class TableExport:
         progress = log.progress(newest)
         stated = {VERSION: str(newest), **_stated(progress)}
         own = {name: settings[name] for name in (UID_PROPERTY, STREAM_PROPERTY) if name in settings}
+        self._lake = self._lake or read_id(self._storage)
+        own |= {LAKE_PROPERTY: self._lake, TABLE_PROPERTY: self.table.removeprefix(f"{self._storage.root}/")}
         described = {
             "uuid": self._metadata["id"],
             "format": form,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lakestream_catalogs.catalog import Catalog, CatalogAway, CatalogRefused
-from lakestream_catalogs.entries import CatalogEntry, CatalogField, Table
+from lakestream_catalogs.entries import POINTER_PROPERTY, CatalogEntry, CatalogField, Table
 
 
 class MemoryCatalog(Catalog):
@@ -29,9 +29,14 @@ class MemoryCatalog(Catalog):
         self._ask(f"list {database}")
         return list(self.kept[database].values())
 
+    def entry(self, database: str, name: str) -> CatalogEntry | None:
+        self._ask(f"entry {database}.{name}")
+        return self.kept[database].get(name)
+
     def render(self, table: Table, name: str) -> CatalogEntry:
         columns = tuple(CatalogField(each.name, str(each.type), each.comment) for each in table.columns)
-        return CatalogEntry(name, table.path, table.comment, columns, dict(table.properties))
+        pointer = {POINTER_PROPERTY: table.pointer} if table.pointer else {}
+        return CatalogEntry(name, table.path, table.comment, columns, table.properties | pointer)
 
     def create(self, database: str, entry: CatalogEntry, table: Table) -> None:
         self._ask(f"create {database}.{entry.name}", entry.name)

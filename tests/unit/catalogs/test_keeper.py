@@ -150,3 +150,39 @@ def test_the_thread_follows_an_announced_commit_and_stops(tmp_path: Path, monkey
     columns = catalog.kept["db"]["orders"].columns
     assert columns is not None
     assert len(columns) == 2
+
+
+def test_an_entry_follows_its_iceberg_table_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    iceberg = parse("hive://one/db?format=iceberg")
+    catalog = world.catalogs[iceberg] = MemoryCatalog()
+    keeper = CatalogKeeper(
+        world.lake, [iceberg], world.results.append, world.complaints.append, connect=world.catalogs.__getitem__
+    )
+    tables = [world.write(name) for name in ("A", "B", "PLAIN")]
+
+    def commit(table: str, version: int) -> str:
+        """Let the table have a version in Iceberg, and return what was done in the catalog."""
+        Path(table, "metadata").mkdir(exist_ok=True)
+        Path(table, "metadata", "version-hint.text").write_text(str(version))
+        catalog.requests.clear()
+        keeper.note([table])
+        return "; ".join(each.describe() for each in keeper.once())
+
+    assert commit(tables[0], 1) == "1 created, 0 altered, 0 dropped"
+    assert commit(tables[1], 1) == "1 created, 0 altered, 0 dropped"
+    assert list(catalog.kept["db"]) == ["a", "b"]
+    assert commit(tables[1], 2) == "0 created, 1 altered, 0 dropped"
+    assert catalog.requests == ["entry db.b", "alter db.b"]
+    assert catalog.kept["db"]["b"].properties["metadata_location"] == f"{tables[1]}/metadata/v2.metadata.json"
+    catalog.touch("db", "b", properties={}, location="/elsewhere")  # of another program now
+    assert commit(tables[1], 3) == "1 created, 0 altered, 0 dropped"
+    [theirs, ours] = [name for name in catalog.kept["db"] if name.startswith("b")]
+    assert (theirs, catalog.kept["db"][theirs].properties) == ("b", {})
+    Path(tables[1], "metadata", "version-hint.text").unlink()
+    catalog.requests.clear()
+    keeper.note([tables[1]])
+    assert [each.describe() for each in keeper.once()] == ["0 created, 0 altered, 1 dropped"]
+    assert catalog.requests == [f"entry db.{ours}", f"drop db.{ours}"]

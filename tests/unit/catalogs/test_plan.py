@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.catalogs.keeper import ALTER, CREATE, DROP
+from lakestream.lake.table.schema import LAKE_PROPERTY, TABLE_PROPERTY
 from lakestream_catalogs.entries import (
-    LAKE_PROPERTY,
     MAX_NAME,
-    TABLE_PROPERTY,
     CatalogEntry,
     Column,
     Table,

@@ -18,6 +18,22 @@ def test_addresses_of_each_kind() -> None:
     assert unity.token_file == "/run/secrets/uc"
     assert not parse("unity+http://localhost:8080/unity").secure
     assert parse("glue://us-east-1").database == "lakestream"
+    rest = parse("iceberg://polaris.example/api/catalog?warehouse=main&namespace=events&token_file=/run/secrets/p")
+    assert (rest.kind, rest.hosts, rest.path, rest.format) == (
+        "iceberg",
+        ("polaris.example",),
+        "/api/catalog",
+        "iceberg",
+    )
+    assert (rest.catalog, rest.database, rest.token_file, rest.secure) == ("main", "events", "/run/secrets/p", True)
+    plain = parse("iceberg+http://localhost:8181")
+    assert (plain.path, plain.database, plain.secure) == ("", "lakestream", False)
+    assert [parse(f"hive://h/db{option}").format for option in ("", "?format=delta", "?format=iceberg")] == [
+        "delta",
+        "delta",
+        "iceberg",
+    ]
+    assert parse("glue://r/db?format=iceberg").format == "iceberg"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +53,12 @@ def test_addresses_of_each_kind() -> None:
         ("unity://host/c/s/t", "database"),
         ("unity://host/c?token=secret", "options"),
         ("unity://host/c?token_file=", "options"),
+        ("unity://host/c?format=iceberg", "options"),
+        ("hive://host/db?format=hudi", "format"),
+        ("iceberg:///path", "not a host"),
+        ("iceberg://host/catalog/v1", "before /v1"),
+        ("iceberg://host?namespace=a.b", "database"),
+        ("iceberg://host?token=secret", "options"),
     ],
 )
 def test_a_wrong_address_is_refused_without_its_secrets(text: str, reason: str) -> None:
