@@ -1,11 +1,13 @@
 """Measure what Iceberg tables cost a compactor, and how far they are behind the Delta tables.
 
     python -m tests.bench.bench_iceberg [--tables 1 80] [--rounds 20] [--messages 2000]
+    python -m tests.bench.bench_iceberg --commits 10000
 
 A compactor as jobs/compact.py runs it compacts two sets of streams, one with Iceberg tables and one without, in turns:
 a segment of `--messages` 128-byte messages a stream and round. Prints, for each number of tables, the processor time of
 a round of either set, their ratio (median of the rounds), the metadata files of an Iceberg commit, and its lag behind
-the Delta commit by the times of their files. Needs Java 17 or newer.
+the Delta commit by the times of their files. `--commits` grows one table by a file with each commit, and prints what a
+commit takes as it grows. Needs Java 17 or newer.
 
 Figures: docs/internals/iceberg.md
 """
@@ -26,9 +28,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.storage import paths
+from lakestream.lake.storage.lake import open_storage
+from lakestream_iceberg.export import TableExport
 from lakestream_iceberg.keeper import IcebergKeeper
+from lakestream_iceberg.library import IcebergLibrary
 from lakestream_spark.write.compactor import Compactor
-from lakestream_spark.write.iceberg_files import VERSION
+from lakestream_spark.write.iceberg_files import HINT, VERSION
 from lakestream_spark.write.lake_compaction import BatchReport
 from tests.bench.lake_streams import Publisher, cpu_seconds
 
@@ -165,13 +170,63 @@ def measure(tables: int, rounds: int, messages: int) -> dict[str, Any]:
     }
 
 
+def grow(commits_wanted: int) -> None:
+    """Print how long Iceberg commits take while a table grows by a file with each, and what its metadata has then.
+
+    Delta's commits are written here, as copies of the compactor's with other names of files: theirs would take an hour.
+    """
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
+    from lakestream_spark import session as sessions
+
+    with tempfile.TemporaryDirectory() as scratch:
+        lake = Path(scratch) / "lake"
+        streams = Streams(Path(scratch), lake, "v3", 1)
+        streams.publishers[0].publish(100)
+        spark = sessions.session("iceberg benchmark", lake=str(lake), iceberg=True)
+        Compactor(spark, str(lake), complain=print).once()
+        [table] = streams.tables
+        storage, log = open_storage(str(lake)), Path(table, "_delta_log")
+        export = TableExport(IcebergLibrary(spark, str(lake)), storage, table)
+        export.run()
+        first = max(commits(table))
+        lines = (log / f"{first:020}.json").read_text().splitlines()
+        [line] = [each for each in lines if each.startswith('{"add"')]
+        name = json.loads(line)["add"]["path"]
+        seconds = []
+        for number in range(1, commits_wanted + 1):
+            copy = name.replace("part-", f"part-{number}-")
+            os.link(Path(table, name), Path(table, copy))
+            text = "\n".join(lines).replace(name, copy)
+            (log / f"{first + number:020}.json").write_text(text)
+            (log / f"{first + number - 100:020}.json").unlink(missing_ok=True)  # as maintenance does
+            began = time.perf_counter()
+            export.run()
+            seconds.append(time.perf_counter() - began)
+            if number % (commits_wanted // 10) == 0:
+                last = seconds[-commits_wanted // 10 :]
+                there = Path(table, "metadata")
+                newest = there / f"v{(there / HINT).read_text()}.metadata.json"
+                manifests = sum(1 for _ in there.glob("*-m*.avro"))
+                print(
+                    f"{number:>8,} files: {1000 * statistics.median(last):6.1f} ms a commit (mean "
+                    f"{1000 * statistics.mean(last):6.1f}), metadata.json {newest.stat().st_size >> 10} KiB, "
+                    f"{manifests} manifests on disk",
+                    flush=True,
+                )
+        spark.stop()
+
+
 def main() -> None:
     """Measure each number of tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, nargs="+", default=[1, 80])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--messages", type=int, default=2_000)
+    parser.add_argument("--commits", type=int, metavar="N", help="grow a table by N commits instead")
     options = parser.parse_args()
+    if options.commits:
+        grow(options.commits)
+        return
     for tables in options.tables:
         found = measure(tables, options.rounds, options.messages)
         print("  ".join(f"{name}: {value:.2f}" for name, value in found.items()), flush=True)
