@@ -239,6 +239,16 @@ def test_each_hour_of_message_time_has_a_tag(spark: Any, lake: Path, tmp_path: P
     tags = {name: ref.snapshot_id for name, ref in table.metadata.refs.items() if name != "main"}
     assert sorted(tags) == ["2023-11-14T22", "2023-11-14T23"]
     assert [len(table.scan(snapshot_id=tags[name]).to_arrow()) for name in sorted(tags)] == [counts[0], counts[1]]
+    messages = stream.model.expected()
+    for hour in (0, 1, 2, 4, 9):  # as docs/iceberg.md has it
+        moment = begin + hour * HOUR_NS + 1
+        snapshots = sorted(table.snapshots(), key=lambda each: each.sequence_number)
+        reach = [each for each in snapshots if int(each.summary["lakestream.message-time-ns"]) >= moment]
+        found = (reach or snapshots)[0 if reach else -1]
+        rows = table.scan(row_filter=f"time_ns <= {moment}", snapshot_id=found.snapshot_id).to_arrow()
+        before = [each.seq for each in messages if each.time_ns <= moment]
+        # The first snapshot of an hour has the hour's first message; messages of the next commits have its time, too.
+        assert sorted(rows["seq"].to_pylist()) == (before[:5] if hour == 0 else before)
 
 
 def test_a_stream_may_change_the_format_and_leave_iceberg(spark: Any, lake: Path, tmp_path: Path) -> None:
