@@ -7,8 +7,13 @@ payload that do not compress, a millisecond between two messages.
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from lakestream.lake.table import schema
 
@@ -80,3 +85,66 @@ def _messages(spark: Any, rows: int, prefix: str, subjects: int) -> Any:
         "cast(NULL AS binary) AS subject_bytes",
         f"(id - 1) div {COMMIT_ROWS} AS commit",
     )
+
+
+# ---------------------------------------------------------------------- as the compactor writes it, without Spark
+KEYS = 100_000
+SIZE = 128
+TASK_ROWS = 200_000
+"""Messages of one task: 32 MiB of segments."""
+BATCH_ROWS = 10_000
+
+
+def key(seq: int) -> str:
+    """Return the subject of a message of `compacted`."""
+    number = seq * 7919 % KEYS
+    return f"sensor.{number // 1000:03}.{number:06}"
+
+
+def compacted(path: Path, rows: int) -> None:
+    """Create a table of 8 buckets with the compactor's own files, 128 random bytes a message, unless it exists."""
+    from lakestream_spark.write.data_files import DataFiles
+
+    log = path / "_delta_log"
+    if log.exists():
+        return
+    path.mkdir(parents=True)
+    names = sorted(f"sensor.{number // 1000:03}.{number:06}" for number in range(0, KEYS, 25))
+    layout = schema.Layout("bucket", bounds=schema.choose_bounds(names, 8))
+    texts = {"type": "array", "elementType": "string", "containsNull": True}
+    kinds: dict[str, Any] = {"seq": "long", "time_ns": "long", "time": "timestamp", "bucket": "integer"}
+    kinds |= {"subject": "string"}
+    kinds |= {"headers": {"type": "map", "keyType": "string", "valueType": texts, "valueContainsNull": True}}
+    fields = [
+        {"name": name, "type": kinds.get(name, "binary"), "nullable": True, "metadata": {}}
+        for name in (*schema.TABLE_COLUMNS, "bucket")
+    ]
+    described = {"id": "bench", "format": {"provider": "parquet", "options": {}}, "configuration": {}}
+    described |= {"schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": ["bucket"]}
+    actions: list[dict[str, Any]] = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}]
+    actions.append({"metaData": described})
+    pool = os.urandom(1 << 26)
+    for first in range(1, rows + 1, TASK_ROWS):
+        files = DataFiles(str(path), layout).write(_batches(first, min(TASK_ROWS, rows + 1 - first), pool))
+        actions += [{"add": msgspec.to_builtins(file)} for file in files]
+    log.mkdir()
+    (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def _batches(first: int, count: int, pool: bytes) -> Iterator[Any]:
+    import numpy as np
+    import pyarrow as pa
+
+    kinds = schema.message_schema()
+    for begin in range(first, first + count, BATCH_ROWS):
+        seqs = np.arange(begin, min(begin + BATCH_ROWS, first + count))
+        at, ends = begin * 131 % (len(pool) - SIZE * BATCH_ROWS), (np.arange(len(seqs) + 1) * SIZE).astype(np.int32)
+        content = pa.py_buffer(pool[at : at + SIZE * len(seqs)])
+        columns = {
+            "subject": pa.array(map(key, seqs.tolist()), pa.string()),
+            "seq": pa.array(seqs),
+            "time_ns": pa.array(T0_NS + seqs * STEP_NS),
+            "data": pa.Array.from_buffers(pa.binary(), len(seqs), [None, pa.py_buffer(ends), content]),
+        }
+        found = [columns.get(field.name, pa.nulls(len(seqs), field.type)) for field in kinds]
+        yield pa.RecordBatch.from_arrays(found, schema=kinds)

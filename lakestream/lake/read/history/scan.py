@@ -28,8 +28,8 @@ from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.row_groups import Footers, RowGroup
 from lakestream.lake.table.scan import FileReader, Pick
 
-STEP_BYTES = 32 * 1024 * 1024
-"""Maximum decoded size of the rows of one step of a longer read."""
+STEP_BYTES = 24 * 1024 * 1024
+"""Maximum decoded size of the rows of one step of a longer read: a run of the compactor with messages of 128 bytes."""
 STEP_ROWS = 262_144
 """Maximum number of those rows."""
 LOOKED_STEPS = 3
