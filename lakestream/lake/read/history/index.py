@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, TableFile, TableProtocol, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.foreign_commits import MAPPING, MESSAGE_COLUMNS
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, fields_of, is_own, subject_text
 from lakestream.lake.table.state import TableFollower, TableState
 from lakestream.protocol.subjects import SubjectFilters, is_literal
@@ -170,6 +171,8 @@ def _shape(data: MetaData, protocol: TableProtocol) -> TableShape:
         for field in fields
         if (is_typed or is_own(field.name)) and field.metadata.get(PHYSICAL_NAME, field.name) != field.name
     ]
+    if data.configuration.get(MAPPING, "none") != "none":  # a renamed column is another one
+        mapped += [name for name in MESSAGE_COLUMNS if name not in names]
     if protocol.min_reader_version > 3:
         refusal = f"needs version {protocol.min_reader_version} of Delta's protocol for readers: upgrade lakestream"
     elif unknown:

@@ -267,3 +267,34 @@ def test_files_are_read_with_features_that_do_not_concern_messages(tmp_path: Pat
         json.dumps({"protocol": {**protocol, "readerFeatures": ["future"]}})
     )
     assert "future" in index.refresh().shape.refusal
+
+
+def test_a_table_whose_columns_have_other_names_in_its_files_is_refused(tmp_path: Path) -> None:
+    """Column mapping of another program: the files have the names from before a column was renamed."""
+    write(tmp_path / "t", rows(1, 10, "s"))
+    index, _ = index_of(tmp_path / "t")
+    before = index.refresh()
+    names = ["subject", "subject_bytes", "seq", "time_ns", "headers", "header_block", "data"]
+    kept = {name: name for name in names}
+    for at, (physical, refused) in enumerate(
+        (
+            (kept, ""),
+            ({**kept, "data": "col-1"}, "data"),
+            ({"payload" if name == "data" else name: name for name in names}, "data"),
+        )
+    ):
+        fields = [
+            {"name": name, "type": "binary", "nullable": True, "metadata": {"delta.columnMapping.physicalName": there}}
+            for name, there in physical.items()
+        ]
+        described = {
+            "id": "t",
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": [],
+        }
+        described["configuration"] = {"delta.columnMapping.mode": "name"}
+        commit = tmp_path / "t" / "_delta_log" / f"{before.version + 1 + at:020d}.json"
+        commit.write_text(json.dumps({"metaData": described}))
+        shape = index.refresh().shape
+        assert bool(shape.refusal) == bool(refused)
+        assert refused in shape.refusal
