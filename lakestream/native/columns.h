@@ -344,7 +344,7 @@ static int json_number(Cursor *c, Number *found) {
     if (at < end && (*at | 0x20) == 'e') {
         int minus = ++at < end && *at == '-';
         if (at < end && (*at == '-' || *at == '+')) at++;
-        for (first = at; at < end && *at >= '0' && *at <= '9'; at++) given = given * 10 + (*at - '0');
+        for (first = at; at < end && at - first < 4 && *at >= '0' && *at <= '9'; at++) given = given * 10 + (*at - '0');
         if (at == first || at - first > 3) return ODD;
         found->exponent += minus ? -given : given;
         found->is_whole = 0;
