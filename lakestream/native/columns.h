@@ -117,7 +117,7 @@ static int begin_columns(Cursor *c, int count) {
     for (int at = 0; at < count; at++) {
         Node *n = c->nodes + at;
         n->rows = 0;
-        n->valid = n->values = n->text = (Buffer){0};
+        n->valid.size = n->values.size = n->text.size = 0;
         if (WIDTHS[n->kind] == 4 && n->kind != DATE) {
             if (!roomy(c, &n->values, 4)) return ODD;
             memset(n->values.data, 0, n->values.size = 4);
@@ -126,14 +126,18 @@ static int begin_columns(Cursor *c, int count) {
     return TAKEN;
 }
 
-static void free_columns(Cursor *c, int count) {
-    for (int at = 0; at < count; at++) {
+/* Free the buffers, unless they are smaller than `kept` bytes together. */
+static void free_columns(Cursor *c, int count, size_t kept) {
+    size_t room = 0;
+    free(c->scratch.data);
+    for (int at = 0; kept && at < count; at++)
+        room += c->nodes[at].valid.room + c->nodes[at].values.room + c->nodes[at].text.room;
+    for (int at = 0; room >= kept && at < count; at++) {
         free(c->nodes[at].valid.data);
         free(c->nodes[at].values.data);
         free(c->nodes[at].text.data);
         c->nodes[at].valid = c->nodes[at].values = c->nodes[at].text = (Buffer){0};
     }
-    free(c->scratch.data);
 }
 
 /* Bits of `count` bytes that are 0 or 1; return how many are 0. */

@@ -27,6 +27,7 @@ cdef enum:
     LINE = 10  # bytes of the first line of a header block
     MAX_HEAD = 0xFFFF  # bytes of a header block in a run
     MAX_OWN = 32  # names of `Nats-` headers in a run
+    MOST_KEPT = 1 << 16  # bytes of columns that a reader keeps for the next payload
 
 ctypedef const uint32_t *Numbers
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
@@ -1112,7 +1113,7 @@ cdef extern from "columns.h":
     enum:
         BOOLEAN, RECORD, MAP
     int begin_columns(Cursor *cursor, int count)
-    void free_columns(Cursor *cursor, int count)
+    void free_columns(Cursor *cursor, int count, size_t kept)
     void cut(Node *nodes, Node *node, int64_t rows)
     int put_null(Cursor *cursor, Node *node)
     int64_t pack_bits(const uint8_t *flags, int64_t count, uint8_t *bits)
@@ -1173,6 +1174,11 @@ cdef class ColumnReader:
                 named += 1
 
     def __dealloc__(self):
+        cdef Cursor cursor
+        if self.nodes != NULL:
+            memset(&cursor, 0, sizeof(cursor))
+            cursor.nodes = self.nodes
+            free_columns(&cursor, self.count, 0)
         PyMem_Free(self.nodes)
         PyMem_Free(self.symbols)
 
@@ -1210,4 +1216,15 @@ cdef class ColumnReader:
                                 PyBytes_FromStringAndSize(<const char *> node.text.data, node.text.size)))
             return columns, odd
         finally:
-            free_columns(&cursor, self.count)
+            free_columns(&cursor, self.count, 0)
+
+    def takes(self, bytes payload not None):
+        cdef Cursor cursor
+        cdef bint taken
+        memset(&cursor, 0, sizeof(cursor))
+        cursor.nodes, cursor.deepest = self.nodes, self.deepest
+        cursor.at = <const uint8_t *> PyBytes_AS_STRING(payload)
+        cursor.end = cursor.at + PyBytes_GET_SIZE(payload)
+        taken = begin_columns(&cursor, self.count) and self.row(&cursor)
+        free_columns(&cursor, self.count, MOST_KEPT)
+        return taken

@@ -714,6 +714,10 @@ class ColumnReader:
 
     def __init__(self, form: str, plan: list[Any], deepest: int) -> None: ...
 
+    def takes(self, payload: bytes) -> bool:
+        """Return True if a payload certainly fits. Hot."""
+        return False
+
     def read(self, data: memoryview, ends: memoryview) -> tuple[list[Column] | None, list[int]]:
         """Return (the column of each node, the odd rows); no columns if no row was taken. Hot.
 

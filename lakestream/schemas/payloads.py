@@ -29,12 +29,14 @@ class Codec:
         unpack: converts the value of a record to a tuple of its fields; None: it is one.
         scalars: conversions of values that Arrow does not take as they are, by the kind of their type.
         deepest: maximum nesting of a payload's objects and arrays.
+        plan_decides: a row that a plan takes fits; otherwise `doubted` has to look at it too.
     """
 
     record: RecordType
     form: str
     format = ""
     deepest = 100
+    plan_decides = True
     unpack: Callable[[Any], tuple[Any, ...]] | None = None
     scalars: Mapping[str, Callable[[Any], Any]] = {}
 
@@ -55,6 +57,8 @@ class Codec:
 
     def fits(self, payload: bytes) -> Misfit | None:
         """Return the reason why a payload does not fit, None if it does."""
+        if self.plan_decides and self._plan is not None and self._plan.takes(payload):
+            return None
         try:
             self.value(payload)
         except Unfit as unfit:

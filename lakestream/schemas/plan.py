@@ -95,6 +95,8 @@ class ColumnPlan:
             node.first = len(self._nodes)
             self._nodes += node.children
         self._reader = ColumnReader(form, self._nodes, deepest)
+        self.takes = self._reader.takes
+        """Return True if a payload certainly fits the plan."""
 
     @cached_property
     def _types(self) -> list[pa.DataType]:

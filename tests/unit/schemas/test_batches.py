@@ -97,6 +97,8 @@ def compare(referee: Codec, codec: Codec, payloads: list[bytes]) -> int:
     """Compare two decoders; return how many rows fit."""
     wanted, found = referee.decode(payloads), codec.decode(payloads)
     assert found.misfits == wanted.misfits
+    unfit = {each.row for each in found.misfits}
+    assert [codec.fits(payload) is None for payload in payloads] == [row not in unfit for row in range(len(payloads))]
     found.columns.validate(full=True)
     assert found.columns.schema == wanted.columns.schema
     both = (exact(each.columns, codec.form != "protobuf") for each in (wanted, found))

@@ -125,6 +125,7 @@ class JsonCodec(Codec):
         self.record: RecordType = self._root.type
         check_size(self.record)
         self._whole = shapes.whole
+        self.plan_decides = not shapes.whole
         self._decoder = msgspec.json.Decoder(self._root.python)
         self._check = self._root.check
         self.largest = MAX_WORK // visits.most if shapes.whole else None
