@@ -44,11 +44,12 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "payloads": growth.curves(growth.payloads),
     "fresh": sections.fresh,
     "compaction": sections.compaction,
+    "typed": sections.typed,
     "sql": sql.sql,
     "scale": scale.scale,
     "cli": natscli.cli,
 }
-SPARK = ("fresh", "compaction", "sql")
+SPARK = ("fresh", "compaction", "typed", "sql")
 
 
 def machine() -> Machine:

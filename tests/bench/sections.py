@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from tests.bench import bench_freshness, bench_start
+from tests.bench import bench_freshness, bench_start, bench_typed
 from tests.bench.figures import KINDS, OURS, A, B, Section
 from tests.bench.load import (
     BLOCK,
@@ -434,6 +434,24 @@ def compaction(plan: Plan, found: Section) -> None:
 
     alternating(plan, found, (OURS,), lambda kind: compact("compaction"), rounds=1, limit_s=LAKE_LIMIT_S)
     alternating(plan, found, (OURS,), beside, rounds=1, limit_s=LAKE_LIMIT_S)
+
+
+def typed(plan: Plan, found: Section) -> None:
+    """Compact orders into typed columns, beside other ways to get these."""
+    messages = 200_000 if plan.quick else 1_000_000
+    command = [sys.executable, "-m", "tests.bench.bench_typed", "--messages", str(messages), "--one"]
+
+    def once(kind: str) -> dict[str, float]:
+        figures = {}
+        for way in bench_typed.KINDS:
+            done = subprocess.run([*command, way], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"bench_typed {way}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+            seen = json.loads(done.stdout.strip().splitlines()[-1])
+            figures |= {f"typed_{way}": seen["rate"], f"typed_{way}_cpu_us": seen["us"]}
+        return figures
+
+    alternating(plan, found, (OURS,), once, rounds=1, limit_s=LAKE_LIMIT_S)
 
 
 def sync_ms() -> float:
