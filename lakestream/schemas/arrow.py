@@ -102,10 +102,10 @@ def _array(of: Type, values: Sequence[Any], unpack: Unpack | None, scalars: Scal
 
 
 def binary(payloads: Any) -> pa.BinaryArray:
-    """Return payloads (a list, or an array of Arrow) as one array."""
+    """Return payloads (a list, or an array of Arrow) as one array, with offsets of 32 bits."""
     if isinstance(payloads, pa.ChunkedArray):
         payloads = payloads.combine_chunks()
-    return payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.binary())
+    return payloads.cast(pa.binary()) if isinstance(payloads, pa.Array) else pa.array(payloads, pa.binary())
 
 
 def listed(payloads: Any) -> list[bytes | None]:

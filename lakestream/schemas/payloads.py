@@ -81,7 +81,7 @@ class Codec:
 
         payloads = binary(payloads)
         columns, odd = None, list(range(len(payloads)))
-        if self._plan is not None and not payloads.null_count:
+        if self._plan is not None and len(payloads) and not payloads.null_count:
             columns, odd = self._plan.read(payloads)
         if columns is not None:
             odd = self.doubted(payloads, odd)

@@ -106,7 +106,7 @@ class ColumnPlan:
         """Return (the columns, the odd rows, ascending, which have NULLs there); no columns if all rows are odd.
 
         Args:
-            payloads: without NULLs.
+            payloads: at least one, without NULLs.
         """
         import pyarrow as pa
 

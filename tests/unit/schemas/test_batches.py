@@ -168,6 +168,17 @@ def test_no_usual_payload_is_odd(form: str) -> None:
     assert odd == []
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_payloads_of_any_array_are_read(kind: pa.DataType) -> None:
+    codec = JsonCodec('{"type": "object", "properties": {"a": {"type": "integer"}}}')
+    payloads = pa.array([b"{}", b'{"a": 1}', b'{"a": 1.0}', b'{"a": 7}', b"[]"], kind)
+    decoded = codec.decode(payloads[1:])
+    assert decoded.columns["a"].to_pylist() == [1, 1, 7, None]
+    assert [misfit.row for misfit in decoded.misfits] == [3]
+    assert len(codec.decode(payloads[:0]).columns) == 0
+    assert len(codec.decode(pa.nulls(2, kind)).misfits) == 2
+
+
 def test_a_plan_and_payloads_that_cannot_be_are_refused() -> None:
     node = ColumnNode(type=STRING, children=(ColumnNode(type=STRING),), first=0)
     for wrong in ([], [node], [msgspec.structs.replace(node, first=1)]):
