@@ -373,7 +373,11 @@ def _proxy(key: str, item: Item) -> HttpProxy | None:
         raise item.error(f"Expected proxy to be a map, got {go_kind(item.value)}")
     values = converted(item.value, LEAF_PROXY)
     values.pop("warnings", None)
-    url = urlsplit(values.pop("url", ""))
+    try:
+        url = urlsplit(values.pop("url", ""))
+        port = url.port or 80
+    except ValueError as error:
+        raise item.error(f"invalid proxy URL: {str(error).lower()}") from None
     if not (url.scheme or url.netloc or url.path):
         return None
     if url.scheme not in ("http", "https"):
@@ -385,7 +389,7 @@ def _proxy(key: str, item: Item) -> HttpProxy | None:
     if bool(values.get("user")) != bool(values.get("password")):
         raise item.error("proxy username and password must both be specified or both be empty")
     values = {name: value for name, value in values.items() if value}
-    return HttpProxy(host=url.hostname, port=url.port or 80, **values)
+    return HttpProxy(host=url.hostname, port=port, **values)
 
 
 def _check_proxy(item: Item, dial: dict[str, Any], values: dict[str, Any], warnings: list[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.peer_world import Authority
 from tests.conformance.leaf_world import both_ways, copied, create, linked, page, until, wanted
 from tests.conftest import StartServer
-from tests.servers import Kind, Server
+from tests.servers import Kind, Server, StartFailed
 from tests.websocket import Framed, WebSocket, frame
 from tests.wire import Closed, Wire
 
@@ -262,6 +262,12 @@ def test_a_proxy_of_http(start_server: StartServer, tmp_path: Path, scheme: str,
         assert proxy.requests[0].startswith(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n" % hub.websocket_port)
         assert (wish in proxy.requests[0]) is bool(login)
         leaf.kill()
+
+
+@pytest.mark.parametrize("url", ["http://p:99999", "http://p:x", "http://[p"])
+def test_a_proxy_s_url_that_is_none(start_server: StartServer, url: str) -> None:
+    with pytest.raises(StartFailed, match=r"\.conf:\d+:\d+: invalid proxy URL"):
+        leaf_of(start_server, Kind.OURS, 1, f"proxy {{ url: '{url}' }}")
 
 
 def test_a_proxy_that_refuses(start_server: StartServer) -> None:
