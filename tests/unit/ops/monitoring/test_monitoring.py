@@ -28,6 +28,7 @@ from lakestream.config.options import SECOND, STANDARD, Options
 from lakestream.http.exchange import MAX_BODY
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.auth import ANYBODY
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.standalone import Standalone
@@ -77,6 +78,7 @@ def connection(number: int, account: str = "$G", **fields: Any) -> Connection:
         "pending_bytes": 0,
         "kind": STANDARD,
         "tls": None,
+        "login": ANYBODY,
     }
     return Connection(**(plain | fields))
 
