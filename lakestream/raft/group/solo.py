@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief, Io
-from lakestream.log.format.frame import Frame
+from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Log, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership
@@ -32,6 +32,8 @@ from lakestream.raft.group.group import (
 AT_ONCE = 512
 """Number of messages of one write that are committed in one turn of the event loop; the others follow in later ones, so
 that a slow disk with much to write does not delay other streams."""
+OPERATION_MSGS = 16
+"""An operation counts as so many of them: the deletion of a message takes some 50 µs."""
 
 
 class SoloGroup(Group):
@@ -271,7 +273,7 @@ def _parted(entries: list[Committed]) -> tuple[list[Committed], list[Committed]]
     """Return the first entries, with up to `AT_ONCE` messages, and the others."""
     messages = 0
     for at, entry in enumerate(entries):
-        messages += max(entry.frame.count, 1)
+        messages += OPERATION_MSGS if entry.frame.kind is Kind.OPERATION else max(entry.frame.count, 1)
         if at and messages > AT_ONCE:
             return entries[:at], entries[at:]
     return entries, []

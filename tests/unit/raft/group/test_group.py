@@ -18,7 +18,7 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Callbacks, Committed, MemberProgress, Proposal
-from lakestream.raft.group.solo import AT_ONCE, SoloGroup, SoloGroups
+from lakestream.raft.group.solo import AT_ONCE, OPERATION_MSGS, SoloGroup, SoloGroups
 from tests.faults.files import FaultyFiles
 from tests.unit.logkit import HeldIo
 
@@ -85,6 +85,16 @@ def test_a_large_write_is_committed_in_parts_and_nothing_is_written_meanwhile(tm
     recorder.group.propose([noop("d")])
     io.run()()
     assert [entry.context for entry in recorder.commits.pop()] == ["d"]
+
+
+def test_operations_count_as_many_messages_in_a_part(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    together = AT_ONCE // OPERATION_MSGS
+    recorder.group.propose([Proposal(Kind.OPERATION, b"", 0, number) for number in range(2 * together)])
+    for first in (0, together):
+        io.run()()
+        assert [entry.context for entry in recorder.commits.pop()] == list(range(first, first + together))
+    assert not recorder.group.in_flight
 
 
 def test_a_group_that_is_stopped_in_a_large_write_is_at_rest_after_the_part(tmp_path: Path) -> None:
