@@ -48,12 +48,19 @@ def record_standalone(root: Path, stopped: bool) -> dict[str, Any]:
         return facts
 
 
-def record_created(root: Path) -> dict[str, Any]:
-    """Write a store whose newest streams are in the journal of new streams alone, as after a power loss."""
+def record_created(root: Path, written: bool = False) -> dict[str, Any]:
+    """Write a store whose newest streams are in the journal of new streams alone, as after a power loss.
+
+    `written`: each has a consumer and a message, too.
+    """
     with running(root, "") as server, Wire(server.address, timeout=30) as wire:
         names = [f"NEW{at}" for at in range(3)]
         for name in names:
             asked(wire, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+            if written:
+                config = {"durable_name": "c", "ack_policy": "explicit"}
+                asked(wire, f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": config})
+                assert b'"seq":1' in wire.request(f"{name}.x", b"first").data
         server.kill()
         streams = root / "store" / "jetstream" / "$G" / "streams"
         shutil.rmtree(streams / names[1])
@@ -133,6 +140,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-stopped": functools.partial(record_standalone, stopped=True),
     "standalone-killed": functools.partial(record_standalone, stopped=False),
     "standalone-created": record_created,
+    "standalone-created-written": functools.partial(record_created, written=True),
     "accounts": record_accounts,
     "cluster": record_cluster,
     "lake": record_lake,

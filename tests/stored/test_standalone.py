@@ -58,14 +58,19 @@ def test_a_recorded_store_opens_and_goes_on(name: str, start_server: StartServer
     same(server, now)
 
 
-def test_streams_that_only_the_journal_of_new_ones_has_are_there(start_server: StartServer, tmp_path: Path) -> None:
-    root, recorded = unpack("standalone-created", tmp_path / "recorded")
+@pytest.mark.parametrize("written", [False, True])
+def test_streams_that_only_the_journal_of_new_ones_has_are_there(
+    start_server: StartServer, tmp_path: Path, written: bool
+) -> None:
+    root, recorded = unpack("standalone-created" + "-written" * written, tmp_path / "recorded")
     assert (root / "store" / "jetstream" / "created.journal").exists()
     server = start_server(of=Kind.OURS, store=root / "store")
     with Wire(server.address, timeout=SOON_S) as wire:
         for name in recorded["streams"]:
-            assert asked(wire, f"STREAM.INFO.{name}")["config"]["subjects"] == [f"{name}.>"]
-            assert b'"seq":1' in wire.request(f"{name}.x", b"1").data
+            info = asked(wire, f"STREAM.INFO.{name}")
+            assert info["config"]["subjects"] == [f"{name}.>"]
+            assert (info["state"]["messages"], info["state"]["consumer_count"]) == (written, written)
+            assert b'"seq":%d' % (1 + written) in wire.request(f"{name}.x", b"1").data
     server.stop()
     assert not (root / "store" / "jetstream" / "created.journal").exists()
 

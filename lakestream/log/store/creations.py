@@ -4,21 +4,25 @@ Belongs here: the file `created.journal` beside the accounts' directories, its f
 does with it. Only streams of a group of one are in it: in a cluster the meta group's log says which streams exist.
 
 The first entry of a new log would take the syncs of three directories and a segment, each of which makes the file
-system commit its own journal. So the first entry is durable once it is here: one write into room that is there already,
-one fdatasync, shared by all streams that are created meanwhile. From then on recovery can make the files, and so they
-are made without a sync.
+system commit its own journal. So the first entries are durable once they are here: one write into room that is there
+already, one fdatasync, shared by all streams that are created or written to meanwhile. From then on recovery can make
+the files, and so they are made without a sync. A stream that gets a consumer or a message right after its creation, as
+most do, costs two syncs in place of six; within a second the server settles all new logs together.
 
-Invariant: files are made only for a record that is durable. A power loss leaves no torn log that nobody explains.
-Invariant: until segment and names of a log are durable (`Birth.settle`), it has its first entry alone. SegmentLog
-settles before its second write, and before a checkpoint is written beside it.
+Invariant: files are made, and written to, only for a record that is durable. A power loss leaves no torn log that
+nobody explains.
+Invariant: until segment and names of a log are durable (`Birth.settle`), it has no entries but those in the journal.
+SegmentLog settles before it writes others (`Birth.add` takes some small ones), before it seals a segment, and before a
+checkpoint is written beside it.
 Invariant: before the directory of a settled log is given another name, no record of the stream is in the journal any
 more (`forget`), else recovery would bring a deleted stream back, without its messages. A log that is not settled has
-none: it is renamed first, durably, and forgotten then, so that nothing of it has to be synced. Recovery brings it back
-as it was if the power goes in between, when nobody was told that it is deleted.
+none but those in the journal: it is renamed first, durably, and forgotten then, so that nothing of it has to be synced.
+Recovery brings it back as it was if the power goes in between, when nobody was told that it is deleted.
 
 The file has the format of a segment: a header, frames, and zeros as room for more. A frame's body is MessagePack: the
-directory, relative to the store, and the first entry as (term, kind, body); none: the directory has no record any more.
-Settled records leave when the file is rewritten, at the latest at the next start; after a clean stop there is no file.
+directory, relative to the store, an entry as (term, kind, body), those that follow it, and the number of entries before
+it. Without an entry, the directory has no record any more. Settled records leave when the file is rewritten, at the
+latest at the next start; after a clean stop there is no file.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -49,6 +53,8 @@ NAME = "created.journal"
 """Name of the file. No account's directory can have it: an account's name has no dot there."""
 ROOM_BYTES = 64 << 10
 """Zeros that are written ahead of the records (64 KiB): syncs of overwritten bytes change no metadata."""
+JOURNALED_BYTES, JOURNALED_ENTRIES = 4 << 10, 16
+"""Bytes (4 KiB) and number (16) of the entries of a log that the journal takes; for more it is worth its own syncs."""
 REWRITE_BYTES = 1 << 20
 """The file is rewritten without its settled records once it is this long (1 MiB), or when none is left."""
 
@@ -60,7 +66,7 @@ OF_NEW = (KEY, KEY + ".tmp")
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
-    """The first entry of a log."""
+    """One of the first entries of a log."""
 
     term: int
     kind: int
@@ -68,10 +74,13 @@ class First(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CreationRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A record of the journal: a directory with the first entry of its log, or None if it has none any more."""
+    """A record of the journal: a directory with an entry of its log, or None if it has none any more; the entries that
+    follow it, and the number of those before it. Earlier releases wrote the first two fields alone."""
 
     directory: str
     first: First | None
+    more: list[First] = []
+    after: int = 0
 
 
 _RECORD = PackDecoder(CreationRecord)
@@ -87,11 +96,26 @@ class _Ticket:
 
 
 class Birth:
-    """The files of a new log, which are not durable yet. Its methods block, in any thread."""
+    """The files of a new log, which are not durable yet. Its methods block, in any thread, but one at a time.
 
-    def __init__(self, directory: str, first: First, settled: Callable[[Birth], None], files: Files) -> None:
-        self.directory, self.first = directory, first
-        self._settled, self._files = settled, files
+    Attributes:
+        entries: the entries that the journal has.
+        closed: the log is being settled: the journal takes no more.
+    """
+
+    def __init__(self, directory: str, entries: list[First], journal: CreationJournal) -> None:
+        self.directory, self.entries = directory, entries
+        self.closed = False
+        self._journal, self._files = journal, journal.files
+
+    def takes(self, frames: Sequence[Frame]) -> bool:
+        """Return True if the journal takes these entries, the next ones of the log."""
+        size = sum(len(entry.body) for entry in self.entries) + sum(len(frame.body) for frame in frames)
+        return not self.closed and size <= JOURNALED_BYTES and len(self.entries) + len(frames) <= JOURNALED_ENTRIES
+
+    def add(self, frames: Sequence[Frame]) -> None:
+        """Make the next entries of the log durable in the journal. Raise OSError."""
+        self._journal.add(self, [First(frame.term, frame.kind, frame.body) for frame in frames])
 
     def sync_names(self) -> None:
         """Make the names below the stream's directory durable. Raise OSError."""
@@ -107,7 +131,7 @@ class Birth:
         """Make all names durable. The segment was synced before. Raise OSError."""
         self.sync_names()
         self._files.sync_directory(os.path.dirname(self.directory))
-        self._settled(self)
+        self._journal.settled(self)
 
 
 class CreationJournal:
@@ -115,8 +139,9 @@ class CreationJournal:
 
     def __init__(self, root: str, files: Files) -> None:
         self.path = os.path.join(root, NAME)
+        self.files = files
         self._root, self._files = root, files
-        self._unsettled: dict[str, First] = {}  # by relative directory
+        self._unsettled: dict[str, list[First]] = {}  # by relative directory
         self._recorded: set[str] = set()  # directories with a record in the file
         self._waiting: list[_Ticket] = []
         self._gather, self._write = threading.Lock(), threading.Lock()
@@ -131,17 +156,31 @@ class CreationJournal:
         Raise OSError; the directory is to be forgotten and removed then.
         """
         first, files = First(term, kind, body), self._files
+        entries = [first]
         files.make_directory(os.path.dirname(directory))
         relative = self._relative(directory)
         with self._gather:
-            self._unsettled[relative] = first
+            self._unsettled[relative] = entries
         try:
             self._put(CreationRecord(relative, first))
         except BaseException:
             with self._gather:
                 del self._unsettled[relative]
             raise
-        return Birth(directory, first, self._settled, files), _make(directory, first, files.unsynced(), now_ns)
+        return Birth(directory, entries, self), _make(directory, entries, files.unsynced(), now_ns)
+
+    def add(self, birth: Birth, entries: Sequence[First]) -> None:
+        """Make the next entries of a new log durable. Raise OSError."""
+        relative, known = self._relative(birth.directory), birth.entries
+        with self._gather:
+            record = CreationRecord(relative, entries[0], list(entries[1:]), len(known))
+            known.extend(entries)
+        try:
+            self._put(record)
+        except BaseException:
+            with self._gather:
+                del known[record.after :]
+            raise
 
     def forget(self, directory: str) -> None:
         """Remove the record of a stream that is about to be deleted, durably. Raise OSError."""
@@ -162,12 +201,13 @@ class CreationJournal:
         for parent in dict.fromkeys(os.path.dirname(birth.directory) for birth in some):
             self._files.sync_directory(parent)
         for birth in some:
-            self._settled(birth)
+            self.settled(birth)
 
-    def _settled(self, birth: Birth) -> None:
+    def settled(self, birth: Birth) -> None:
+        """Forget a log that is durable by now, unless its directory is another one's."""
         relative = self._relative(birth.directory)
         with self._gather:
-            if self._unsettled.get(relative) is birth.first:  # else the directory is another stream's by now
+            if self._unsettled.get(relative) is birth.entries:  # else the directory is another stream's by now
                 del self._unsettled[relative]
 
     # ------------------------------------------------------------------ the file
@@ -213,11 +253,16 @@ class CreationJournal:
         """Replace the file by one with the unsettled records, and with `records`."""
         self._drop_file()
         with self._gather:
-            kept = {directory: CreationRecord(directory, first) for directory, first in self._unsettled.items()}
+            unsettled = {
+                directory: CreationRecord(directory, entries[0], entries[1:])
+                for directory, entries in self._unsettled.items()
+            }
+        kept = dict(unsettled)
         for record in records:
-            kept.pop(record.directory, None)
-            if record.first is not None:
-                kept[record.directory] = record
+            if record.first is None:
+                kept.pop(record.directory, None)
+            elif not record.after:
+                kept[record.directory] = unsettled.get(record.directory, record)
         self._salt, self._index = self._files.salt(), 1
         header = encode_segment_header(Header(1, 1, time.time_ns(), self._salt))
         buffers = [header, *self._frames(list(kept.values()))]
@@ -269,12 +314,12 @@ class CreationJournal:
         if not self._files.exists(self.path):
             return []
         notes, firsts = self._read()
-        for relative, first in firsts.items():
+        for relative, entries in firsts.items():
             directory = os.path.join(self._root, relative)
-            if _is_missing(directory, first, self._files):
+            if _is_missing(directory, entries, self._files):
                 self._files.make_directory(os.path.dirname(directory))
                 self._files.remove_tree(directory)
-                _make(directory, first, self._files.unsynced(), now_ns)
+                _make(directory, entries, self._files.unsynced(), now_ns)
                 notes.append(f"{directory} was made anew: its stream was created just before the last run ended")
         self._finish(firsts)
         return notes
@@ -284,9 +329,9 @@ class CreationJournal:
         if self._files.exists(self.path):
             self._finish(self._unsettled)
 
-    def _finish(self, firsts: dict[str, First]) -> None:
-        made = ((os.path.join(self._root, relative), first) for relative, first in firsts.items())
-        births = [Birth(directory, first, self._settled, self._files) for directory, first in made]
+    def _finish(self, firsts: dict[str, list[First]]) -> None:
+        made = ((os.path.join(self._root, relative), entries) for relative, entries in firsts.items())
+        births = [Birth(directory, entries, self) for directory, entries in made]
         births = [birth for birth in births if self._files.exists(_segment(birth.directory))]
         at_once(Birth.sync, births)
         self.settle_all(births)
@@ -296,9 +341,9 @@ class CreationJournal:
         self._files.remove(self.path)
         self._files.sync_directory(self._root)
 
-    def _read(self) -> tuple[list[str], dict[str, First]]:
-        """Return log lines, and the first entries by directory. A torn end was never acknowledged."""
-        content, firsts = self._files.read(self.path), dict[str, First]()
+    def _read(self) -> tuple[list[str], dict[str, list[First]]]:
+        """Return log lines, and the first entries of each log by directory. A torn end was never acknowledged."""
+        content, firsts = self._files.read(self.path), dict[str, list[First]]()
         header = decode_segment_header(content)
         if isinstance(header, str):
             return [f"{self.path} is damaged ({header}): streams that it alone had are missing"], firsts
@@ -307,9 +352,10 @@ class CreationJournal:
             frame = decode_frame(content, at, end, header.salt)
             if isinstance(frame, Frame) and frame.index == index:
                 record = _RECORD.decode(frame.body)
-                firsts.pop(record.directory, None)
-                if record.first is not None:
-                    firsts[record.directory] = record.first
+                # A rewrite may have written entries whose own record came after it.
+                before = firsts.pop(record.directory, [])[: record.after]
+                if record.first is not None and len(before) == record.after:
+                    firsts[record.directory] = [*before, record.first, *record.more]
                 at, index = at + FRAME_HEADER + len(frame.body), index + 1
                 continue
             if later_write(content, at, end, header.salt, index) >= 0:
@@ -324,25 +370,30 @@ def _segment(directory: str) -> str:
     return os.path.join(directory, LOG_DIRECTORY, segment_name(1))
 
 
-def _make(directory: str, first: First, files: Files, now_ns: int) -> Segment:
-    """Make a log with one entry; return its segment."""
+def _make(directory: str, entries: Sequence[First], files: Files, now_ns: int) -> Segment:
+    """Make a log with its first entries; return its segment."""
     files.make_directory(os.path.join(directory, LOG_DIRECTORY))
     made = Segment(_segment(directory), Header(1, 1, now_ns, files.salt()))
-    frame = Frame(Kind(first.kind), first.term, 1, 0, first.body)
-    buffers = [encode_segment_header(made.header), encode_header(frame, 1, made.header.salt), frame.body]
+    buffers, end, term = [encode_segment_header(made.header)], HEADER_SIZE, -1
+    for index, entry in enumerate(entries, 1):
+        frame = Frame(Kind(entry.kind), entry.term, index, 0, entry.body)
+        buffers += (encode_header(frame, index, made.header.salt), frame.body)
+        made.frame_offsets.append(end)
+        if entry.term != term:
+            term = entry.term
+            made.terms.append((index, term))
+        end += FRAME_HEADER + len(frame.body)
     fd = files.create(made.path)
     try:
         files.write(fd, buffers, 0)
     finally:
         files.close(fd)
-    made.frame_offsets.append(HEADER_SIZE)
-    made.terms.append((1, first.term))
-    made.last_index, made.end, made.first_append_ns = 1, sum(map(len, buffers)), now_ns
+    made.last_index, made.end, made.first_append_ns = len(entries), end, now_ns
     return made
 
 
-def _is_missing(directory: str, first: First, files: Files) -> bool:
-    """Return True if a directory holds no more than what a power loss left of `_make`.
+def _is_missing(directory: str, entries: Sequence[First], files: Files) -> bool:
+    """Return True if a directory holds no more than what a power loss left of these entries, and not all of them.
 
     Anything else was durable once: if that is damaged, whoever opens the log finds it.
     """
@@ -352,10 +403,18 @@ def _is_missing(directory: str, first: First, files: Files) -> bool:
     if not files.exists(segment):
         return True
     try:
-        content, end = files.read(segment), HEADER_SIZE + FRAME_HEADER + len(first.body)
+        content, at = files.read(segment), HEADER_SIZE
     except LogError:
         return True  # the key with which it was sealed was not durable
+    end = HEADER_SIZE + sum(FRAME_HEADER + len(entry.body) for entry in entries)
     if not unwritten(content, min(end, len(content)), len(content)):
         return False
     header = decode_segment_header(content)
-    return isinstance(header, str) or isinstance(decode_frame(content, HEADER_SIZE, len(content), header.salt), str)
+    if isinstance(header, str):
+        return True
+    for index, entry in enumerate(entries, 1):
+        frame = decode_frame(content, at, len(content), header.salt)
+        if isinstance(frame, str) or (frame.index, frame.body) != (index, entry.body):
+            return True
+        at += FRAME_HEADER + len(entry.body)
+    return False

@@ -171,7 +171,7 @@ class SegmentLog:
         self.marks: MarkFile | None = None
         """Set by the store of a group of one: the file in which `synced` is noted."""
         self.birth: Birth | None = None
-        """Set by `FileStores.create`: this log is not durable yet, its first entry is (creations.py)."""
+        """Set by `FileStores.create`: this log is not durable yet, its first entries are (creations.py)."""
         self.grown: set[Log] = set()
         self.unmarked: set[SegmentLog] = set()
         """Set by `FileStores`: the logs of which `marks` is out of date."""
@@ -263,11 +263,14 @@ class SegmentLog:
             length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
             buffers.append(WriteRoom(length - offset))
         try:
-            self._settle()
+            journaled = self._journaled(frames)
+            if not journaled:
+                self._settle()
             self.files.write(self._fd, buffers, segment.end)
             self._length = length
             if self.options.sync_always:
-                self._sync()
+                if not journaled:
+                    self._sync()
                 self.synced = (index - 1, segment.first_index, offset)
             else:
                 self._write = write
@@ -287,6 +290,17 @@ class SegmentLog:
         segment.last_index = index - 1
         self.last_term = frames[-1].term
         return placed
+
+    def _journaled(self, frames: list[Frame]) -> bool:
+        """Make entries durable in the journal of new streams; return False if it does not take them."""
+        birth = self.birth
+        if birth is None or not self.options.sync_always or not birth.takes(frames):
+            return False
+        began = time.perf_counter()
+        birth.add(frames)
+        if self.figures is not None:
+            self.figures.sync_seconds.observe(time.perf_counter() - began)
+        return True
 
     def _small(self, size: int) -> bool:
         """Return True if an append of `size` bytes is mostly the price of its sync."""
@@ -314,6 +328,7 @@ class SegmentLog:
         with self._lock:
             if self.birth is None or self.failed is not None:
                 return None
+            self.birth.closed = True  # what is written from now on is newer than what is synced here
             try:
                 self.files.sync(self._fd)
                 self.birth.sync_names()
@@ -332,7 +347,7 @@ class SegmentLog:
         self.birth = None
 
     def _settle(self) -> None:
-        """Make a new log durable before anything is written behind its first entry."""
+        """Make a new log durable before anything is written that the journal of new streams does not have."""
         birth = self.birth
         if birth is not None:
             self.files.sync(self._fd)
@@ -418,6 +433,7 @@ class SegmentLog:
         segment = self.segments[-1]
         assert segment.last_index >= segment.first_index, "an empty segment is never sealed"
         try:
+            self._settle()
             footer = self._end(segment, state)
             fresh, fd = begin_segment(self.directory, self.files, segment.last_index + 1, state.next_seq, self.now())
             self.files.close(self._fd)
@@ -455,6 +471,7 @@ class SegmentLog:
         segment, fd = self.segments[-1], -1
         assert segment.first_index <= index
         try:
+            self._settle()
             frames = [frame for frame, _ in read_entries(self.files, segment, index + 1, 1 << 32)]
             fresh, fd = begin_segment(self.directory, self.files, index + 1, state.next_seq, self.now())
             placed = write_frames(self.files, fd, fresh, frames, index + 1)
@@ -567,7 +584,7 @@ class SegmentLog:
             finally:
                 self.files.close(fd)
                 self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
-        if self.marks is not None and self.birth is None:  # a new log has no file that is newer than its first entry
+        if self.marks is not None and self.birth is None:  # the journal has all of a new log
             try:
                 self.marks.close(self.synced)
             except OSError as error:

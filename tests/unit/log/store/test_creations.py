@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.log.format.errors import LogFrozen
 from lakestream.log.format.files import AT_ONCE, Files, InlineIo, UnsyncedFiles
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import segment_name
-from lakestream.log.store.creations import NAME, REWRITE_BYTES, CreationJournal
+from lakestream.log.store.creations import (
+    JOURNALED_BYTES,
+    JOURNALED_ENTRIES,
+    NAME,
+    REWRITE_BYTES,
+    CreationJournal,
+)
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import SegmentStore
@@ -23,6 +30,8 @@ from lakestream.meta.stores import FileStores
 pytestmark = pytest.mark.unit
 
 SEGMENT = segment_name(1)
+LARGE = bytes(JOURNALED_BYTES)
+"""The body of an entry that the journal does not take."""
 
 
 class Syncs(Files):
@@ -66,10 +75,10 @@ class Store:
         self.opened[name] = store
         return store
 
-    def append(self, name: str) -> None:
+    def append(self, name: str, body: bytes = b"another") -> None:
         log = self.opened[name].log
         assert isinstance(log, SegmentLog)
-        log.append([Frame(Kind.OPERATION, 1, log.last_index + 1, 0, b"another")])
+        log.append([Frame(Kind.OPERATION, 1, log.last_index + 1, 0, body)])
 
     def directory(self, name: str = "") -> Path:
         return self.path / "jetstream" / "A" / "streams" / name
@@ -159,20 +168,74 @@ def _zeros(directory: Path) -> None:
 @pytest.mark.parametrize("lose", [_lose_all, _lose_log, _lose_segment, _lose_content, _lose_end, _zeros])
 def test_a_created_stream_survives_any_loss_of_its_own_files(store: Store, lose: Callable[[Path], None]) -> None:
     store.create("S")
+    store.create("T")
+    for body in (b"one", b"two"):
+        store.append("T", body)
     copy = store.killed()
-    lose(copy / "jetstream" / "A" / "streams" / "S")
-    expected = {"FIRST": [b"creation of FIRST"], "S": [b"creation of S"]}
+    for name in ("S", "T"):
+        lose(copy / "jetstream" / "A" / "streams" / name)
+    expected = {"FIRST": [b"creation of FIRST"], "S": [b"creation of S"], "T": [b"creation of T", b"one", b"two"]}
     assert entries(copy) == expected
     assert entries(copy) == expected, "also without the journal, which the first start has removed"
 
 
-def test_a_log_is_durable_before_its_second_entry_is_written(store: Store) -> None:
+def test_the_journal_takes_the_next_small_entries_of_a_new_log(store: Store) -> None:
     store.create("S")
     store.files.taken()
+    for _ in range(JOURNALED_ENTRIES - 1):
+        store.append("S")
+        assert store.files.taken() == [NAME]
     store.append("S")
     assert store.files.taken() == [SEGMENT, "log", "S", "streams", SEGMENT]
     store.append("S")
     assert store.files.taken() == [SEGMENT]
+    copy = store.killed()
+    assert len(entries(copy)["S"]) == JOURNALED_ENTRIES + 2
+
+
+def test_a_log_is_durable_before_an_entry_is_written_that_the_journal_does_not_take(store: Store) -> None:
+    store.create("S")
+    store.append("S")
+    store.files.taken()
+    store.append("S", LARGE)
+    assert store.files.taken() == [SEGMENT, "log", "S", "streams", SEGMENT]
+    assert entries(store.killed())["S"] == [b"creation of S", b"another", LARGE]
+
+
+def test_a_rewritten_journal_has_all_entries_of_new_logs(store: Store) -> None:
+    store.create("S")
+    store.append("S", b"one")
+    store.stores._root.creations._drop_file()
+    store.append("S", b"two")
+    store.append("S", b"three")
+    copy = store.killed()
+    _lose_all(copy / "jetstream" / "A" / "streams" / "S")
+    assert entries(copy)["S"] == [b"creation of S", b"one", b"two", b"three"]
+
+
+def test_an_entry_that_the_journal_has_and_the_log_does_not_is_there_after_a_start(store: Store) -> None:
+    """The process was killed between the two writes."""
+    store.create("S")
+    segment = store.directory("S") / "log" / SEGMENT
+    before = segment.read_bytes()
+    store.append("S", b"one")
+    copy = store.killed()
+    (copy / "jetstream" / "A" / "streams" / "S" / "log" / SEGMENT).write_bytes(before)
+    assert entries(copy)["S"] == [b"creation of S", b"one"]
+
+
+def test_a_failed_sync_of_the_journal_freezes_a_new_log(store: Store) -> None:
+    store.create("S")
+    store.files.fail_on = NAME
+    with pytest.raises(LogFrozen):
+        store.append("S")
+    store.files.fail_on = ""
+    with pytest.raises(LogFrozen):
+        store.append("S")
+    store.create("T")  # rewrites the journal
+    copy = store.killed()
+    _lose_all(copy / "jetstream" / "A" / "streams" / "S")
+    assert entries(copy)["S"] == [b"creation of S"]
 
 
 def test_a_round_settles_new_streams_and_empties_the_journal(store: Store) -> None:
@@ -222,9 +285,8 @@ def test_of_many_new_streams_one_that_cannot_be_synced_stays_in_the_journal(stor
 def test_a_deleted_stream_does_not_come_back(store: Store, settled: bool) -> None:
     store.create("S")
     store.create("T")
-    if settled:  # of T alone: the record of S stays in the file
-        store.append("T")
-        store.append("S")
+    for name in ("T", "S"):  # if they are settled, the record of S stays in the file
+        store.append(name, LARGE if settled else b"another")
     store.opened["S"].destroy()
     assert set(entries(store.killed())) == {"FIRST", "T"}
     store.create("S")
@@ -240,8 +302,7 @@ def test_a_deletion_is_noted_before_the_directory_of_messages_goes_and_after_tha
     """A power loss in between leaves the stream or not, but never half of the deletion."""
     store.create("S")
     store.create("T")  # not settled: the journal keeps the records
-    if settled:
-        store.append("S")
+    store.append("S", LARGE if settled else b"another")
     there: list[bool] = []
     store.files.taken()
     store.files.before_sync = lambda path: there.append(store.directory("S").exists())
@@ -308,7 +369,7 @@ def test_a_torn_record_was_never_acknowledged(store: Store) -> None:
 
 def test_what_was_durable_once_is_never_made_anew(store: Store) -> None:
     store.create("S")
-    store.append("S")  # settled, but its record is still in the file
+    store.append("S", LARGE)  # settled, but its record is still in the file
     copy = store.killed()
     segment = next((copy / "jetstream" / "A" / "streams" / "S" / "log").iterdir())
     content = bytearray(segment.read_bytes())
