@@ -13,6 +13,7 @@ import pytest
 from lakestream.account.engines import MARK_NS
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
+from lakestream.lake.storage.probe import Probe
 from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE
@@ -375,6 +376,7 @@ def test_a_lake_that_does_not_answer_keeps_no_stream_from_serving(
     monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.05)
     with monkeypatch.context() as patched:
         patched.setattr(TableFollower, "newest", lambda follower: answers.wait() and None)
+        patched.setattr(Probe, "check", lambda probe: answers.wait() and None)
         again = World(tmp_path, "A", "B", lake=True)
     answers.set()
     assert [line.partition(":")[0] for line in again.log.warnings] == ["streams S"] * 2
