@@ -375,21 +375,23 @@ class StreamCore:
         self.pipeline.rewind()
         self.is_new = self.is_new or not self.applier.created
 
-        def serve(result: object = None) -> None:
-            if isinstance(result, ApiError):
-                return
-            if self.hidden:
-                self._on_revealed = serve
-                return
-            attach()
-            begun_here, self.is_new = self.is_new, False
-            self.start(recovered=not begun_here)  # a new one has no consumers that lost what another process had
-            ready()
-
+        serve = functools.partial(self._serve, attach, ready)
         if self.applier.created:
             serve()
         else:
             self.propose(self._creation(), serve)
+
+    def _serve(self, attach: Callable[[], None], ready: Callable[[], None], result: object = None) -> None:
+        """Serve from now on, once the stream's creation is logged; see `lead`."""
+        if isinstance(result, ApiError):
+            return
+        if self.hidden:
+            self._on_revealed = functools.partial(self._serve, attach, ready)
+            return
+        attach()
+        begun_here, self.is_new = self.is_new, False
+        self.start(recovered=not begun_here)  # a new one has no consumers that lost what another process had
+        ready()
 
     def reveal(self) -> None:
         """Show the stream from now on; it serves if this node leads it."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import ENDED_NS
 from lakestream.server.heap import OLD_ROUNDS, YOUNG_OBJECTS, YOUNG_ROUNDS, Collector
+from tests.unit.account.test_engines import World as Stores
 from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit
+
+STREAMS = 100
 
 
 class Cycle:
@@ -85,3 +89,22 @@ def test_a_deleted_stream_is_freed_though_it_was_exempt() -> None:
     world.clock.advance(2 * ENDED_NS)
     gc.collect(1)
     assert streams() <= before
+
+
+def test_a_start_leaves_no_cycles_for_its_streams(tmp_path: Path) -> None:
+    """`Collector.start` exempts garbage of a start from collection."""
+    before = Stores(tmp_path, "A")
+    for number in range(STREAMS):
+        before.create("A", f"S{number}")
+        before.publish("A", f"S{number}")
+    before.stop()
+    gc.collect()
+    gc.disable()
+    try:
+        world = Stores(tmp_path, "A")
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert len(world.engines.of("A").streams) == STREAMS
+    assert found < STREAMS
+    world.stop()
