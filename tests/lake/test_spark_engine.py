@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from lakestream.spark import LakeNotFound
 from lakestream_spark.sql_engine import SparkEngine
 from lakestream_sql.catalog import UnknownStream
 from lakestream_sql.explained import BadSql, SqlError
+from lakestream_sql.session import Session
 from tests.lake.tables import version
 
 pytestmark = pytest.mark.lake
@@ -61,6 +64,38 @@ def test_values_are_as_with_duckdb(engine: SparkEngine) -> None:
     assert row[4] is None
     assert result.types[:2] == ("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
     assert result.types[4:] == ("BLOB", "DECIMAL(2,1)")
+
+
+DIFFERENCES: list[tuple[str, Any, Any]] = [
+    ("CAST(3.7 AS INT)", 4, 3),
+    ("concat('a', NULL)", "a", None),
+    ("regexp_replace('aa', 'a', 'b')", "ba", "bb"),
+    (r"'a_c' LIKE 'a\_c'", False, True),
+    (r"'a\tb'", r"a\tb", "a\tb"),
+    (r"'\d'", r"\d", "d"),
+    ("log(100)", 2.0, math.log(100)),
+    ("5 ^ 3", 125.0, 6),
+    ("1 / 3.0", 1 / 3, Decimal("0.333333")),
+    ("dayofweek(DATE '2026-01-04')", 0, 1),
+    ("weekday(DATE '2026-01-04')", 0, 6),
+    ("dayname(DATE '2026-01-05')", "Monday", "Mon"),
+    ("monthname(DATE '2026-01-05')", "January", "Jan"),
+    ("DATE '2026-01-05' - DATE '2026-01-01'", 4, timedelta(4)),
+    ("DATE '2026-01-31' + INTERVAL 1 MONTH", datetime(2026, 2, 28), date(2026, 2, 28)),
+    ("extract(second FROM TIMESTAMP '2026-01-01 00:00:05.25')", 5, Decimal("5.250000")),
+    ("left('abc', -1)", "ab", ""),
+    ("substring('abc', 0, 2)", "a", "ab"),
+    ("ltrim('xa', 'x')", "a", ""),
+]
+"""Expressions that mean something else in each engine, in the order of docs/sql.md: DuckDB's value, and Spark's."""
+
+
+def test_the_differences_between_the_engines_are_those_of_the_docs(engine: SparkEngine) -> None:
+    query = "SELECT " + ", ".join(f"{text} AS c{at}" for at, (text, *_) in enumerate(DIFFERENCES))
+    with Session(engine.root, committed=True) as session:
+        assert session.query(query).fetchall() == [tuple(value for _, value, _ in DIFFERENCES)]
+    (row,) = engine.query(query).fetchall()
+    assert row == tuple(value for *_, value in DIFFERENCES)
 
 
 @pytest.mark.parametrize("format", ["table", "csv", "json"])
