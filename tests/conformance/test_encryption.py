@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.servers import Server, StartFailed
+from tests.stored.record import SEALED
+from tests.stored.recordings import unpack
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -108,6 +110,17 @@ def test_somebody_has_to_encrypt_the_lake(start_server: StartServer) -> None:
         start_server(config=config("one", lake=""))
     with pytest.raises(StartFailed, match="tables are not encrypted by lakestream"):
         start_server(config=config("one", lake="lake { encryption: parquet }"))
+
+
+def test_a_recorded_store_opens(start_server: StartServer, tmp_path: Path) -> None:
+    """Files of both ciphers, of a server that was killed after a change of its key."""
+    root, facts = unpack("sealed", tmp_path / "recorded")
+    server = start_server(config=SEALED, store=root / "store")
+    with Wire(server.address, timeout=20) as wire:
+        assert wire.api("STREAM.INFO.S")["state"]["messages"] == facts["messages"]
+        for seq in range(1, facts["messages"] + 1):
+            answer = wire.request("$JS.API.DIRECT.GET.S", b'{"seq":%d}' % seq)
+            assert answer.data == b"message %d" % ((seq - 1) % 50)
 
 
 def test_a_change_of_keys_under_load_loses_nothing(start_server: StartServer) -> None:

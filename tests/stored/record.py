@@ -48,6 +48,26 @@ def record_standalone(root: Path, stopped: bool) -> dict[str, Any]:
         return facts
 
 
+SEALED = 'jetstream { key: "recorded", cipher: aes }\nlake: false\n'
+"""Configuration with the key of the encrypted store."""
+
+
+def record_sealed(root: Path) -> dict[str, Any]:
+    """Write an encrypted store with files of both ciphers, by a server that is killed after a change of its key."""
+    before = 'jetstream { key: "before" }\nlake: false\n'
+    with running(root, before) as server:
+        for config in (before, SEALED.replace("cipher", 'prev_key: "before", cipher')):
+            server.stop()
+            server.config = config
+            server.start()
+            with Wire(server.address, timeout=30) as wire:
+                asked(wire, "STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "allow_direct": True})
+                for number in range(50):
+                    wire.request(f"s.{number % 5}", b"message %d" % number)
+        server.kill()
+        return {"messages": 100}
+
+
 def record_created(root: Path, written: bool = False) -> dict[str, Any]:
     """Write a store whose newest streams are in the journal of new streams alone, as after a power loss.
 
@@ -141,6 +161,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-killed": functools.partial(record_standalone, stopped=False),
     "standalone-created": record_created,
     "standalone-created-written": functools.partial(record_created, written=True),
+    "sealed": record_sealed,
     "accounts": record_accounts,
     "cluster": record_cluster,
     "lake": record_lake,
