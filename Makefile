@@ -161,7 +161,7 @@ chaos: setup jars
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
 	LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 LAKESTREAM_HISTORY_SECONDS=7200 \
-		$(BIN)/pytest tests/power tests/chaos tests/unit/native/test_native.py tests/unit/schemas/test_batches.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_jepsen.py tests/histories tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
+		$(BIN)/pytest tests/power tests/chaos tests/unit/native/test_native.py tests/unit/schemas/test_batches.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_jepsen.py tests/histories tests/judge tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
 # References and pictures first: they are pages of the site.
 docs: setup
@@ -229,7 +229,7 @@ test-socket: setup
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"
-	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py tests/histories/test_histories.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py tests/histories/test_histories.py tests/judge $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"

@@ -9,6 +9,8 @@ FILE holds JSON and is read again whenever it changes:
     {"clock_seconds": -60}   the wall clock is shifted by this much
     {"only": "/S-"}          faults affect only files whose path contains this
 
+LAKESTREAM_TEST_BUG=NAME plants a bug of tests/histories/bugs.py in the server, which the checkers must find.
+
 Belongs here: the faults themselves, installed in the log's file layer and the wall clock before the server starts.
 """
 
@@ -21,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +88,18 @@ def install(faults: Faults) -> None:
     Files.write, Files.sync = write, sync  # type: ignore[method-assign]
 
 
+def plant(name: str) -> None:
+    """Plant a bug for the life of the process."""
+    from tests.histories.bugs import BUGS
+
+    BUGS[name].plant(ExitStack())
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     install(Faults(Path(os.environ["LAKESTREAM_TEST_FAULTS"])))
+    if planted := os.environ.get("LAKESTREAM_TEST_BUG"):
+        plant(planted)
     from lakestream.cli.main import main
 
     main()

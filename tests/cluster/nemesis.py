@@ -12,8 +12,9 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,6 +24,7 @@ from tests.servers import Kind
 LEADER = -1
 """Victim of a step: the node that leads the stream when the step begins."""
 DISK_ERRORS = ({"write": "ENOSPC"}, {"sync": "EIO"})
+NO_MEMBER = (10040, 10044)
 CLOCK_STEPS_S = (-300, -20, 20, 300)
 
 
@@ -77,6 +79,30 @@ class Nemesis:
         node = self.leader() if step.victim == LEADER else self.cluster.nodes[step.victim % len(self.cluster.nodes)]
         FAULTS[step.fault](self, node, step.seconds, random.Random(step.seed))
         return node.name
+
+    def apply_all(self, steps: Sequence[Step]) -> list[str]:
+        """Inject faults at once, each with a victim of its own; return the names of the victims.
+
+        Raises:
+            NotReady: the cluster did not come to a state that a fault needs.
+        """
+        left = list(self.cluster.nodes)
+        victims: list[Node] = []
+        for step in steps:
+            wanted = (
+                self.leader() if step.victim == LEADER else self.cluster.nodes[step.victim % len(self.cluster.nodes)]
+            )
+            victims.append(wanted if wanted in left else left[0])
+            left.remove(victims[-1])
+
+        def inject(step: Step, node: Node) -> None:
+            apart = Nemesis(self.cluster.apart(), self.streams, self.compactor, self.lake)
+            FAULTS[step.fault](apart, node, step.seconds, random.Random(step.seed))
+
+        with ThreadPoolExecutor(len(steps)) as threads:
+            for done in [threads.submit(inject, *each) for each in zip(steps, victims, strict=True)]:
+                done.result()
+        return [node.name for node in victims]
 
     def leader(self) -> Node:
         """Return the leader of the first stream."""
@@ -204,7 +230,7 @@ class Nemesis:
         stream = rng.choice(list(self.streams))
         self.cluster.wait_current(stream, 60)
         node.kill()
-        if found := segments(node, stream):
+        if found := segments(node, stream, self.cluster.user[1]):
             rng.choice([flip_bit, remove])(rng.choice(found[:-1] or found), rng)
         node.start()
         self.wait_current()
@@ -230,15 +256,18 @@ class Nemesis:
         """Move a replica of a stream to another node, mostly the leader's."""
         stream = rng.choice(list(self.streams))
         leader = self.cluster.stream_leader(stream)
-        peer = leader if rng.random() < 0.6 else rng.choice(self.cluster.followers(stream) or [leader])
-        self.cluster.ask(f"STREAM.PEER.REMOVE.{stream}", {"peer": peer.name})
+        peer = leader
+        if rng.random() >= 0.6:  # other faults may keep the cluster from answering for a while
+            peer = rng.choice(until(lambda: self.cluster.followers(stream) or [leader], f"replicas of {stream}"))
+        subject, body = f"STREAM.PEER.REMOVE.{stream}", {"peer": peer.name}
+        until(lambda: _removed(self.cluster.api(subject, body)), f"{peer.name} removed from {stream}")
         self.cluster.wait_current(stream, 60)
 
     def leave(self, node: Node, seconds: float, rng: random.Random) -> None:
         """Remove a node from the cluster, then let it join again."""
         size = len(self.cluster.nodes)
         until(
-            lambda: self.cluster.system_api("SERVER.REMOVE", {"peer": node.name}, timeout=10.0).get("success"),
+            lambda: _removed(self.cluster.system_api("SERVER.REMOVE", {"peer": node.name}, timeout=10.0)),
             f"{node.name} removed",
             60,
         )
@@ -325,7 +354,54 @@ def schedule(seed: int, faults: Sequence[str], nodes: int) -> Iterator[Step]:
             )
 
 
+CLASSES = {
+    "process": ("kill", "pause", "restart", "disk-error", "damage", "leave"),
+    "processes": ("kill-all", "kill-minority", "roll"),
+    "network": ("isolate", "one-way", "halves", "bridge", "slow-network", "reset"),
+    "node": ("slow-disk", "clock"),
+    "operator": ("step-down", "scale", "remove-peer"),
+    "lake": ("kill-compactor", "lake-away"),
+}
+"""Faults by what they need for themselves: of each class one at a time."""
+APART = (
+    frozenset(("process", "processes")),
+    frozenset(("damage", "scale")),
+    frozenset(("damage", "remove-peer")),
+    frozenset(("leave", "scale")),
+    frozenset(("leave", "remove-peer")),
+)
+"""Pairs that would stop the same process twice, or take the last whole copy away from a damaged replica."""
+
+
+def together(seed: int, faults: Sequence[str], nodes: int, most: int) -> Iterator[list[Step]]:
+    """Yield steps that begin at the same time, two to `most` of different classes, without end.
+
+    In each round every fault comes at least once. The first step of each has the time without faults before it.
+    """
+    rng = random.Random(f"together {seed}")
+    of = {fault: name for name, names in CLASSES.items() for fault in names}
+    while True:
+        for first in rng.sample(list(faults), len(faults)):
+            chosen = [first]
+            for fault in rng.sample(list(faults), len(faults)):
+                pairs = [frozenset(pair) for each in chosen for pair in ((fault, each), (of[fault], of[each]))]
+                if all(len(pair) == 2 and pair not in APART for pair in pairs):
+                    chosen.append(fault)
+            calm = round(rng.uniform(1, 5), 2)
+            steps = []
+            for fault in chosen[: rng.randint(2, most)]:
+                victim = LEADER if rng.random() < 0.5 else rng.randrange(nodes)
+                steps.append(Step(fault, victim, round(rng.uniform(1, 6), 2), rng.randrange(1 << 32), calm))
+                calm = 0.0
+            yield steps
+
+
 # ---- parts of faults that tests use by themselves
+
+
+def _removed(answer: dict[str, Any]) -> bool:
+    """Return True if a member is removed: by this request, or by an earlier one whose answer was lost."""
+    return bool(answer.get("success")) or answer.get("error", {}).get("err_code") in NO_MEMBER
 
 
 def wait(seconds: float) -> None:
@@ -367,7 +443,9 @@ def remove(path: str, rng: random.Random) -> None:
     os.unlink(path)
 
 
-def segments(node: Node, stream: str) -> list[str]:
+def segments(node: Node, stream: str, account: str = "$G") -> list[str]:
     """Return the message files of a node's replica, oldest first."""
     suffix = ".blk" if node.kind is Kind.REAL else ".seg"
-    return sorted(str(path) for path in node.stream_directory(stream).rglob(f"*{suffix}") if path.stat().st_size)
+    return sorted(
+        str(path) for path in node.stream_directory(stream, account).rglob(f"*{suffix}") if path.stat().st_size
+    )

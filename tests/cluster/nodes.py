@@ -124,6 +124,8 @@ class Node(Server):
         self.host = host
         self.prefix = list(prefix)
         self.faults = faults
+        self.bug = ""
+        """Bug that its program has (see faulty_node.py)."""
         self.paused = False
 
     def command(self) -> list[str]:
@@ -132,7 +134,7 @@ class Node(Server):
         if self.faults is not None:
             fault_program = Path(__file__).with_name("faulty_node.py")
             serve = command.index("serve")
-            settings = ["env", f"LAKESTREAM_TEST_FAULTS={self.faults}"]
+            settings = ["env", f"LAKESTREAM_TEST_FAULTS={self.faults}", f"LAKESTREAM_TEST_BUG={self.bug}"]
             command = [*settings, sys.executable, str(fault_program), *command[serve:]]
         return self.prefix + command
 
@@ -394,6 +396,12 @@ class Cluster:
         other = copy.copy(self)
         other.user = (user, account)
         other._login = {"user": user, "pass": "p"}
+        return other
+
+    def apart(self) -> Cluster:
+        """Return this cluster with connections of its own, for another thread."""
+        other = copy.copy(self)
+        other._wires = {}
         return other
 
     def wire(self, node: Node | None = None, timeout: float = 10.0, **connect: Any) -> Wire:

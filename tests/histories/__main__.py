@@ -3,7 +3,8 @@
     python -m tests.histories --seconds 600 --seed 7 --faults kill,pause,isolate
 
 Exit code 1 if a promise is broken; history, schedule and logs of the servers stay in the directory that is printed.
-`--check FILE` checks a history again. `--save` writes the results to docs/reliability.
+`--check FILE` checks a history again, `--judge` has porcupine check it too (tests/judge, needs Go). `--bug` and
+`--plant` are for tests of the checkers. `--save` writes the results to docs/reliability.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from pathlib import Path
 
 from tests import campaigns
 from tests.cluster.nemesis import possible
+from tests.histories.bugs import BUGS
 from tests.histories.campaign import Campaign, Plan, Result
 from tests.histories.checks import CHECKS, check, report
-from tests.histories.record import History, load
+from tests.histories.plants import PLANTS
+from tests.histories.record import History, load, save
+from tests.judge.verdict import NoJudge, build, judge
 from tests.servers import Kind
 
 GROUPS = {
@@ -51,16 +55,23 @@ def main() -> int:
         "--nodes", type=int, default=5, help="nodes of the cluster; streams have 3 replicas (default 5)"
     )
     parser.add_argument("--faults", default="", help="names, separated by commas; none: no faults (default: all)")
+    parser.add_argument("--together", type=int, default=1, metavar="N", help="two to N faults at once (default 1)")
+    parser.add_argument("--sync", default="", help="sync_interval of the servers (default: always)")
     parser.add_argument("--no-lake", action="store_true", help="without lake and compactor")
     parser.add_argument("--out", type=Path, help="directory for history and stores (default: temporary)")
-    parser.add_argument("--check", type=Path, help="check this history (JSON lines), and run nothing")
+    parser.add_argument("--check", type=Path, help="check this history (JSON lines, or .xz), and run nothing")
+    parser.add_argument("--judge", action="store_true", help="have porcupine judge the same history (needs Go)")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="with --check: plant this bug in the history first")
+    parser.add_argument("--bug", default="", choices=sorted(BUGS), help="plant this bug in the servers")
     parser.add_argument("--save", action="store_true", help="write the results to docs/reliability")
     arguments = parser.parse_args()
     if arguments.check:
         history = History(load(arguments.check))
+        if arguments.plant:
+            history = History(PLANTS[arguments.plant].change(history))
         violations = check(history)
         print(report(history, violations) if violations else f"{len(history.events)} events, no promise is broken")
-        return int(bool(violations))
+        return max(int(bool(violations)), _judge(history) if arguments.judge else 0)
     names = possible(Kind.OURS, arguments.nodes, not arguments.no_lake)
     if arguments.faults:
         chosen = [] if arguments.faults == "none" else arguments.faults.split(",")
@@ -68,22 +79,48 @@ def main() -> int:
             parser.error(f"not possible here: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
         names = chosen
     seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
-    plan = Plan(seed, arguments.seconds, tuple(names), arguments.nodes, not arguments.no_lake)
+    plan = Plan(
+        seed,
+        arguments.seconds,
+        tuple(names),
+        arguments.nodes,
+        not arguments.no_lake,
+        arguments.bug,
+        arguments.together,
+        arguments.sync,
+    )
     directory = arguments.out or Path(tempfile.mkdtemp(prefix="histories-"))
     print(f"seed {seed}, in {directory}", flush=True)
     result = Campaign(plan, directory).run()
     print(f"{len(result.steps)} faults, {result.figures()}; {result.seconds:.0f} s")
     if arguments.save:
         campaigns.save(_campaign(plan, result))
+    judged = _judge(History(result.events)) if arguments.judge else 0
     if result.violations:
         print(report(History(result.events), result.violations))
         print(f"repeat: {plan.command}")
         print(f"the faults in the simulator: python -m tests.sim --script {directory}/schedule.json")
         return 1
+    if judged:
+        return judged
     if not arguments.out:
         shutil.rmtree(directory)
     print(f"kept: {', '.join(CHECKS)}")
     return 0
+
+
+def _judge(history: History) -> int:
+    """Print porcupine's verdict; return 1 if something is not linearizable or not decided, 2 without a verdict."""
+    with tempfile.TemporaryDirectory(prefix="judge-") as directory:
+        path = Path(directory) / "history.jsonl"
+        save(path, history.events)
+        try:
+            [verdict] = judge(build(Path(directory)), [path])
+        except NoJudge as error:
+            print(f"porcupine: no verdict: {error}")
+            return 2
+    print(verdict)
+    return int(bool(verdict.broken or verdict.undecided))
 
 
 def _campaign(plan: Plan, result: Result) -> campaigns.Campaign:

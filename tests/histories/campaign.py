@@ -21,11 +21,13 @@ from deltalake.exceptions import TableNotFoundError
 from lakestream.lake.storage import paths
 from tests import key_clients
 from tests.chaos.audit import read_all
-from tests.cluster.nemesis import Nemesis, Step, schedule
+from tests.cluster.nemesis import Nemesis, Step, schedule, together
 from tests.cluster.nodes import Cluster, Node, NotReady, until
 from tests.histories.checks import Violation, check
 from tests.histories.clients import (
     CONSUMERS,
+    OTHER_CONSUMERS,
+    OTHERS,
     STREAMS,
     TIMEOUT_S,
     Batched,
@@ -34,7 +36,11 @@ from tests.histories.clients import (
     Consumer,
     Elections,
     JobPublisher,
+    NewsPublisher,
+    NewsReader,
     Ordered,
+    OtherPublisher,
+    OtherPuller,
     Pipelined,
     Publisher,
     Puller,
@@ -43,7 +49,7 @@ from tests.histories.clients import (
     Worker,
     value_of,
 )
-from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, TOTAL, Event, History, Recorder, now
+from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, NEWS, OTHER, TOTAL, Event, History, Recorder, now
 from tests.lake import tables
 from tests.lake.test_soak import Compactor
 from tests.linearizable import NEVER, Operation
@@ -58,6 +64,11 @@ PROGRESS_S = 30.0
 SERVED_S = 90.0
 """After the last fault every client must be served again within this time."""
 TABLE_S = 180.0
+ACCOUNTS = """
+  ONE { jetstream: enabled, users: [ { user: one, password: p } ] }
+  TWO { jetstream: enabled, users: [ { user: two, password: p } ] }
+"""
+ONE, TWO = ("one", "ONE"), ("two", "TWO")
 CONFIG = """lake {{ {lake} seal_bytes: 64k, seal_age: "1s", poll: "500ms" }}"""
 
 
@@ -69,15 +80,25 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[str, ...]
     nodes: int
     lake: bool
+    bug: str = ""
+    """Bug planted in the servers' code (tests/cluster/faulty_node.py)."""
+    together: int = 1
+    """Maximum number of faults at once."""
+    sync: str = ""
+    """`sync_interval` of the servers; "" for the default, always."""
 
     @property
     def command(self) -> str:
         """Return the command that repeats the run."""
-        faults = f" --faults {','.join(self.faults)}"
-        return (
-            f"python -m tests.histories --seconds {self.seconds:g} --seed {self.seed} --nodes {self.nodes}"
-            f"{'' if self.lake else ' --no-lake'}{faults}"
-        )
+        words = [
+            f"python -m tests.histories --seconds {self.seconds:g} --seed {self.seed} --nodes {self.nodes}",
+            f"--faults {','.join(self.faults) or 'none'}",
+            *(["--no-lake"] if not self.lake else []),
+            *([f"--bug {self.bug}"] if self.bug else []),
+            *([f"--together {self.together}"] if self.together > 1 else []),
+            *([f"--sync {self.sync}"] if self.sync else []),
+        ]
+        return " ".join(words)
 
 
 class Result(msgspec.Struct):
@@ -155,7 +176,22 @@ class Campaign:
             self.lake.mkdir()
         lake = "enabled: false," if self.lake is None else f'url: "{self.lake}",'
         config = CONFIG.format(lake=lake) if ours else ""
-        self.cluster = Cluster(kind, directory, plan.nodes, links=True, faults=ours, durable=True, config=config)
+        if plan.sync:
+            config += f'\njetstream {{ sync_interval: "{plan.sync}" }}'
+        self.cluster = Cluster(
+            kind,
+            directory,
+            plan.nodes,
+            links=True,
+            faults=ours,
+            durable=True,
+            config=config,
+            accounts=ACCOUNTS,
+            user=ONE,
+        )
+        self.other = self.cluster.as_user(*TWO)
+        for node in self.cluster.nodes:
+            node.bug = plan.bug
         self.compactor = Compactor(self.lake) if self.lake is not None else None
         self.keys = Keys(self.recorder)
         self.clients: list[Client] = []
@@ -181,24 +217,46 @@ class Campaign:
             fields = {"allow_direct": True, "num_replicas": REPLICAS, **config}
             self.cluster.ask(f"STREAM.CREATE.{config['name']}", fields)
         self.cluster.ask(f"STREAM.CREATE.{KEYS}", key_clients.bucket(-1, REPLICAS))
-        for name, (stream, fields) in CONSUMERS.items():
-            config = {"durable_name": name, "ack_policy": "explicit", "max_deliver": -1, **fields}
-            self.cluster.ask(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
-        for name in self._streams:
-            self.cluster.wait_current(name)
+        for config in OTHERS:
+            fields = {"allow_direct": True, "num_replicas": self.plan.nodes if config["name"] == OTHER else REPLICAS}
+            self.other.ask(f"STREAM.CREATE.{config['name']}", fields | config)
+        for cluster, consumers in ((self.cluster, CONSUMERS), (self.other, OTHER_CONSUMERS)):
+            for name, (stream, fields) in consumers.items():
+                config = {"durable_name": name, "ack_policy": "explicit", "max_deliver": -1, **fields}
+                cluster.ask(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+        self._describe()
+        for cluster, name in self._places:
+            cluster.wait_current(name)
         if self.compactor is not None:
             self.compactor.start()
         self._make_clients()
 
+    def _describe(self) -> None:
+        """Record streams and consumers: a checker need not know this campaign."""
+        for config in [*STREAMS, *OTHERS, {"name": KEYS}]:
+            copy = "mirror" in config or "sources" in config
+            retention = "" if copy else config.get("retention", "limits")
+            self.recorder.add(Event("campaign", "stream", now(), now(), stream=config["name"], text=retention))
+        durable = CONSUMERS | OTHER_CONSUMERS
+        policies = {name: (stream, "explicit") for name, (stream, _) in durable.items()} | {"ordered": (EVENTS, "none")}
+        for name, (stream, policy) in policies.items():
+            self.recorder.add(Event("campaign", "consumer", now(), now(), stream=stream, consumer=name, text=policy))
+
     @property
     def _streams(self) -> list[str]:
+        """Streams of the first account, which are the targets of faults."""
         return [EVENTS, JOBS, MIRROR, TOTAL, KEYS]
+
+    @property
+    def _places(self) -> list[tuple[Cluster, str]]:
+        """Return all streams, each with the cluster as its account sees it."""
+        return [*((self.cluster, name) for name in self._streams), (self.other, OTHER), (self.other, NEWS)]
 
     def _make_clients(self) -> None:
         number = itertools.count()
 
-        def make(of: type[Client], name: str, **options: Any) -> None:
-            connect = self._connect(next(number))
+        def make(of: type[Client], name: str, cluster: Cluster = self.cluster, **options: Any) -> None:
+            connect = self._connect(next(number), cluster)
             self.clients.append(of(name, self.recorder, connect, self.plan.seed, **options))
 
         publishers = {
@@ -219,25 +277,39 @@ class Campaign:
         make(Pushed, "pushed", consumer="pushed", rest_s=0.1)
         for name in ("worker1", "worker2", "worker3"):
             make(Worker, name, consumer="workers", rest_s=0.02)
+        make(OtherPublisher, "elsewhere", self.other)
+        make(Reader, "abroad", self.other, subjects=["events.elsewhere"], stream=OTHER, rest_s=0.1)
+        make(OtherPuller, "others", self.other, consumer="others", rest_s=0.2)
+        make(NewsPublisher, "paper", self.other, rest_s=0.06)
+        for name in ("news1", "news2"):
+            make(NewsReader, name, self.other, consumer=name, rest_s=0.1)
         for name in ("elections1", "elections2"):
             make(Elections, name, rest_s=0.2)
         for number_of in range(KEY_CLIENTS):
             rng = random.Random(f"{self.plan.seed} key {number_of}")
-            connect = self._connect(number_of)
+            connect = self._connect(number_of, self.cluster)
             self.key_clients.append(
                 key_clients.Client(
-                    number_of, self.keys, connect, rng, keep=True, insist=True, rest_s=KEY_REST_S, epoch_s=KEY_EPOCH_S
+                    number_of,
+                    self.keys,
+                    connect,
+                    rng,
+                    keep=True,
+                    insist=True,
+                    rest_s=KEY_REST_S,
+                    epoch_s=KEY_EPOCH_S,
+                    consistently=True,
                 )
             )
 
-    def _connect(self, number: int) -> Any:
+    def _connect(self, number: int, cluster: Cluster) -> Any:
         """Return a function that opens connections: the first one to the node of this number, then to random ones."""
         rng = random.Random(f"{self.plan.seed} connections {number}")
         first = [self.cluster.nodes[number % len(self.cluster.nodes)]]
 
         def connect() -> Wire:
             node = first.pop() if first else rng.choice(self.cluster.nodes)
-            return self.cluster.wire(node, TIMEOUT_S)
+            return cluster.wire(node, TIMEOUT_S)
 
         return connect
 
@@ -248,12 +320,13 @@ class Campaign:
         deadline = time.monotonic() + self.plan.seconds
         nemesis = Nemesis(self.cluster, self._streams, self.compactor, self.lake)
         said = time.monotonic()
-        for step in schedule(self.plan.seed, self.plan.faults, self.plan.nodes) if self.plan.faults else ():
-            if time.monotonic() + step.calm + step.seconds > deadline:
+        for steps in self._schedule():
+            calm = steps[0].calm
+            if time.monotonic() + calm + max(step.seconds for step in steps) > deadline:
                 break
-            time.sleep(step.calm)
-            self._inject(nemesis, step)
-            self.steps.append(step)
+            time.sleep(calm)
+            self._inject(nemesis, steps)
+            self.steps += steps
             if time.monotonic() > said + PROGRESS_S:
                 said = time.monotonic()
                 left = deadline - said
@@ -261,14 +334,27 @@ class Campaign:
         time.sleep(max(0.0, deadline - time.monotonic()))
         self._wait_served()
 
-    def _inject(self, nemesis: Nemesis, step: Step) -> None:
-        print(f"  {step}", flush=True)
+    def _schedule(self) -> Iterator[list[Step]]:
+        plan = self.plan
+        if not plan.faults:
+            return
+        if plan.together > 1:
+            yield from together(plan.seed, plan.faults, plan.nodes, plan.together)
+        for step in schedule(plan.seed, plan.faults, plan.nodes):
+            yield [step]
+
+    def _inject(self, nemesis: Nemesis, steps: list[Step]) -> None:
+        text = " + ".join(map(str, steps))
+        print(f"  {text}", flush=True)
         began = now()
         try:
-            nemesis.apply(step)
+            if len(steps) == 1:
+                nemesis.apply(steps[0])
+            else:
+                nemesis.apply_all(steps)
         finally:
-            self.recorder.add(Event("nemesis", "fault", began, now(), text=str(step)))
-            (self.directory / "schedule.json").write_bytes(msgspec.json.encode([*self.steps, step]))
+            self.recorder.add(Event("nemesis", "fault", began, now(), text=text))
+            (self.directory / "schedule.json").write_bytes(msgspec.json.encode([*self.steps, *steps]))
 
     @property
     def _every(self) -> list[Client | key_clients.Client]:
@@ -298,16 +384,19 @@ class Campaign:
                 client.stop()
         self._join([client for client in self._every if client not in readers])
         for client in self.clients:
-            if isinstance(client, Worker):
+            if isinstance(client, Worker | NewsReader):
                 client.dropped = 0
-        for name in self._streams:
-            self.cluster.wait_current(name, SERVED_S)
+        for cluster, name in self._places:
+            cluster.wait_current(name, SERVED_S)
         last = self._state(EVENTS)["last_seq"]
+        ends = {EVENTS: last, OTHER: self._state(OTHER)["last_seq"]}
         eager = [client for client in self.clients if isinstance(client, Puller | Pushed | Ordered)]
         with contextlib.suppress(AssertionError):  # the history says what is missing
-            until(lambda: all(len(client.seen) >= last for client in eager), "all deliveries", SERVED_S)
+            until(lambda: all(len(client.seen) >= ends[client.stream] for client in eager), "all deliveries", SERVED_S)
         with contextlib.suppress(AssertionError):
             until(lambda: not self._state(JOBS)["messages"], "an empty queue", SERVED_S)
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self._state(NEWS)["messages"], "acks of all news", SERVED_S)
         with contextlib.suppress(AssertionError):
             until(lambda: self._state(MIRROR)["last_seq"] == self._state(TOTAL)["last_seq"] == last, "copies", SERVED_S)
         for client in readers:
@@ -322,29 +411,30 @@ class Campaign:
                 raise client.failure
 
     def _state(self, stream: str) -> Any:
-        return self.cluster.ask(f"STREAM.INFO.{stream}")["state"]
+        cluster = next(cluster for cluster, name in self._places if name == stream)
+        return cluster.ask(f"STREAM.INFO.{stream}")["state"]
 
     def _read_everything(self) -> None:
         self.keys.export()
-        for stream in self._streams:
+        for cluster, stream in self._places:
             last = self._state(stream)["last_seq"]
-            group = self.cluster.stream_cluster(stream)
+            group = cluster.stream_cluster(stream)
             for name in [group["leader"], *(replica["name"] for replica in group.get("replicas") or ())]:
-                for message in self._replica(self.cluster.node(name), stream, last):
+                for message in self._replica(cluster, cluster.node(name), stream, last):
                     self.recorder.add(message)
         if self.lake is not None:
             for event in self._table(self._state(EVENTS)["last_seq"]):
                 self.recorder.add(event)
 
-    def _replica(self, node: Node, stream: str, last: int) -> list[Event]:
+    def _replica(self, cluster: Cluster, node: Node, stream: str, last: int) -> list[Event]:
         """Return the messages of a node's replica, once it has all; as they are if that takes too long."""
         found: list[Event] = []
 
         def whole() -> bool:
             nonlocal found
-            with self.cluster.wire(node, 20) as wire:
+            with cluster.wire(node, 20) as wire:
                 found = list(self._stored(wire, node, stream))
-            return stream == JOBS or max((event.seq for event in found), default=0) >= last
+            return stream in (JOBS, NEWS) or max((event.seq for event in found), default=0) >= last
 
         with contextlib.suppress(AssertionError):
             until(whole, f"{stream} at {node.name}", SERVED_S)
@@ -362,7 +452,7 @@ class Campaign:
 
     def _table(self, last: int) -> list[Event]:
         """Return the rows of the stream's table, once it has the last message; as they are if that takes too long."""
-        path = paths.table(str(self.lake), EVENTS)
+        path = paths.table(str(self.lake), EVENTS, ONE[1])
         rows: list[dict[str, Any]] = []
 
         def whole() -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, TOTAL, Event, History
+from tests.histories.record import EVENTS, JOBS, KEYS, LIMITS, MIRROR, NEWS, OTHER, TOTAL, Event, History
 from tests.linearizable import NEVER, Operation, Outcome, explain
 
 SECOND = 10**9
@@ -70,24 +70,25 @@ def _written(history: History, stream: str) -> dict[str, list[Event]]:
 @_check("lost")
 def lost(history: History) -> Iterator[Violation]:
     """Every acked message of a stream that keeps its messages is in each replica, at the sequence that was acked."""
-    for node, messages in history.stored[EVENTS].items():
-        for event in history.of("publish", "batch", stream=EVENTS):
-            if event.outcome != "ok":
-                continue
-            values = event.values or (event.value,)
-            for value, seq in zip(values, range(event.seq - len(values) + 1, event.seq + 1), strict=True):
-                held = messages.get(seq)
-                if held is None:
-                    yield Violation("lost", f"{value} was acked as {EVENTS} {seq}, and is missing at {node}", (event,))
-                elif held.value != value:
-                    text = f"{value} was acked as {EVENTS} {seq}, and {node} has {held.value} there"
-                    yield Violation("lost", text, (event, held))
+    for stream in LIMITS:
+        acked = [event for event in history.of("publish", "batch", stream=stream) if event.outcome == "ok"]
+        for node, messages in history.stored[stream].items():
+            for event in acked:
+                values = event.values or (event.value,)
+                for value, seq in zip(values, range(event.seq - len(values) + 1, event.seq + 1), strict=True):
+                    held = messages.get(seq)
+                    if held is None:
+                        text = f"{value} was acked as {stream} {seq}, and is missing at {node}"
+                        yield Violation("lost", text, (event,))
+                    elif held.value != value:
+                        text = f"{value} was acked as {stream} {seq}, and {node} has {held.value} there"
+                        yield Violation("lost", text, (event, held))
 
 
 @_check("doubled")
 def doubled(history: History) -> Iterator[Violation]:
     """No message is stored twice: retries within the duplicate window have the same message id."""
-    for stream in (EVENTS, TOTAL, KEYS):
+    for stream in (EVENTS, OTHER, TOTAL, KEYS):
         for node, messages in history.stored[stream].items():
             by_value: dict[str, Event] = {}
             for event in messages.values():
@@ -99,7 +100,7 @@ def doubled(history: History) -> Iterator[Violation]:
 @_check("invented")
 def invented(history: History) -> Iterator[Violation]:
     """Everything that is stored or delivered was published with this content, on this subject, and never refused."""
-    for stream in (EVENTS, JOBS, KEYS):
+    for stream in (EVENTS, OTHER, JOBS, NEWS, KEYS):
         written = _written(history, stream)
         for event in history.of("stored", "deliver", "get", "direct", stream=stream):
             if not event.value:
@@ -120,7 +121,7 @@ def invented(history: History) -> Iterator[Violation]:
 def diverged(history: History) -> Iterator[Violation]:
     """All replicas have the same messages, and sequences without gaps where nothing was removed."""
     for stream, replicas in history.stored.items():
-        if stream in (EVENTS, MIRROR, TOTAL):
+        if stream in (EVENTS, OTHER, MIRROR, TOTAL):
             for node, messages in replicas.items():
                 missing = sorted(set(range(1, max(messages, default=0) + 1)) - set(messages))
                 if missing:
@@ -154,7 +155,7 @@ def reordered(history: History) -> Iterator[Violation]:
 
     A retry that is acked may have been stored by its first attempt.
     """
-    for stream in (EVENTS, JOBS):
+    for stream in (EVENTS, OTHER, JOBS, NEWS):
         stored: list[tuple[int, int, Event]] = []
         for attempts in _written(history, stream).values():
             acked = next((event for event in attempts if event.outcome == "ok"), None)
@@ -196,13 +197,14 @@ def stale(history: History) -> Iterator[Violation]:
 
     It is not older than what was acked, or read by such a get, before it was asked for, and not from the future.
     """
-    told: dict[str, list[Event]] = defaultdict(list)
-    for event in history.of("publish", "get", stream=EVENTS):
-        if event.outcome == "ok":
-            told[event.subject].append(event)
+    told: dict[tuple[str, str], list[Event]] = defaultdict(list)
     began: dict[str, int] = {}
-    for event in history.of("publish", stream=EVENTS):
-        began.setdefault(event.value, event.began)
+    for stream in LIMITS:
+        for event in history.of("publish", "get", stream=stream):
+            if event.outcome == "ok":
+                told[stream, event.subject].append(event)
+        for event in history.of("publish", stream=stream):
+            began.setdefault(event.value, event.began)
     for events in told.values():
         by_end = sorted(events, key=lambda event: event.ended)
         newest: Event | None = None
@@ -224,7 +226,7 @@ def stale(history: History) -> Iterator[Violation]:
 @_check("uncommitted")
 def uncommitted(history: History) -> Iterator[Violation]:
     """Every read and every delivery, of any replica, shows only messages that are stored, at their sequence."""
-    for stream in (EVENTS, KEYS):
+    for stream in (*LIMITS, KEYS):
         content = history.content(stream)
         began = {value: attempts[0].began for value, attempts in _written(history, stream).items()}
         for event in history.of("get", "direct", "deliver", "read", stream=stream):
@@ -277,20 +279,22 @@ def keys(history: History) -> Iterator[Violation]:
 @_check("skipped")
 def skipped(history: History) -> Iterator[Violation]:
     """An ordered consumer gets every message once, in order; a durable one gets every message."""
-    by_client: dict[str, list[Event]] = defaultdict(list)
-    for event in history.of("deliver", stream=EVENTS):
-        by_client[event.consumer].append(event)
-    for consumer, events in by_client.items():
+    by_client: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in history.of("deliver"):
+        if event.stream in LIMITS:
+            by_client[event.stream, event.consumer].append(event)
+    for (stream, consumer), events in by_client.items():
         if consumer.startswith("ordered"):
             for one, other in pairwise(events):
                 if other.seq != one.seq + 1:
                     text = f"the ordered consumer {consumer} got {other.seq} after {one.seq}"
                     yield Violation("skipped", text, (one, other))
         seen = {event.seq for event in events}
-        missed = [seq for seq in history.content(EVENTS) if seq not in seen]
+        content = history.content(stream)
+        missed = [seq for seq in content if seq not in seen]
         if missed:
             text = f"{consumer} never got {missed[:10]} ({len(missed)} messages)"
-            yield Violation("skipped", text, tuple(history.content(EVENTS)[seq] for seq in missed[:3]))
+            yield Violation("skipped", text, tuple(content[seq] for seq in missed[:3]))
 
 
 @_check("returned")
@@ -325,12 +329,23 @@ def shared(history: History) -> Iterator[Violation]:
 
 @_check("dropped")
 def dropped(history: History) -> Iterator[Violation]:
-    """A job leaves the queue only with an ack: at the end each acked publish was acked by a worker, or is there."""
-    done = {event.seq for event in history.of("ack", stream=JOBS)}
+    """A message leaves a work queue, or a stream with interest, only with an ack of each of its consumers.
+
+    At the end each acked publish was acked by all of them, or is there.
+    """
+    for stream in (JOBS, NEWS):
+        done: dict[str, set[int]] = defaultdict(set)
+        for event in history.of("ack", stream=stream):
+            done[event.consumer].add(event.seq)
+        for event in history.of("consumer", stream=stream):
+            done.setdefault(event.consumer, set())
+        everybody = set.intersection(*done.values()) if done else set()
+        there = history.content(stream)
+        for event in history.of("publish", stream=stream):
+            if event.outcome == "ok" and event.seq not in everybody and event.seq not in there:
+                text = f"{event.value} ({event.seq}) left {stream} without an ack of each consumer"
+                yield Violation("dropped", text, (event,))
     left = history.content(JOBS)
-    for event in history.of("publish", stream=JOBS):
-        if event.outcome == "ok" and event.seq not in done and event.seq not in left:
-            yield Violation("dropped", f"job {event.value} ({event.seq}) left the queue without an ack", (event,))
     for event in history.of("ack", stream=JOBS):
         if event.outcome == "ok" and event.seq in left:
             yield Violation("dropped", f"job {event.seq} is in the queue after its confirmed ack", (event,))

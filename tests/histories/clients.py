@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.histories.checks import ACK_WAIT_NS
-from tests.histories.record import EVENTS, JOBS, MIRROR, TOTAL, Event, Kind, Outcome, Recorder, now
+from tests.histories.record import EVENTS, JOBS, MIRROR, NEWS, OTHER, TOTAL, Event, Kind, Outcome, Recorder, now
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
 SECOND = 10**9
@@ -36,6 +36,11 @@ STREAMS: list[dict[str, Any]] = [
     {"name": MIRROR, "mirror": {"name": EVENTS}},
     {"name": TOTAL, "sources": [{"name": EVENTS}]},
 ]
+OTHERS: list[dict[str, Any]] = [
+    {"name": OTHER, "subjects": ["events.>"], "duplicate_window": WINDOW_NS},
+    {"name": NEWS, "subjects": ["news.>"], "retention": "interest", "duplicate_window": WINDOW_NS},
+]
+"""Streams of the second account."""
 
 Connect = Callable[[], Wire]
 
@@ -169,6 +174,18 @@ class JobPublisher(Publisher):
     stream, subjects = JOBS, "jobs"
 
 
+class NewsPublisher(Publisher):
+    """Publishes for several consumers that all have to ack."""
+
+    stream, subjects = NEWS, "news"
+
+
+class OtherPublisher(Publisher):
+    """Publishes in the second account, on a subject that the first one has too."""
+
+    stream = OTHER
+
+
 class Chained(Publisher):
     """Publishes without message ids; each message expects the last sequence of the client's subject.
 
@@ -182,7 +199,7 @@ class Chained(Publisher):
     def step(self, wire: Wire) -> None:
         """Publish the next message, or find out the last one."""
         if self._last is None:
-            found = leader_get(self, wire, self.subject)
+            found = leader_get(self, wire, self.subject, self.stream)
             if found is None:
                 self.pause()
                 return
@@ -259,17 +276,17 @@ class Batched(Publisher):
 # ---- readers
 
 
-def leader_get(client: Client, wire: Wire, subject: str) -> int | None:
+def leader_get(client: Client, wire: Wire, subject: str, stream: str) -> int | None:
     """Return the sequence of a subject's last message from the stream's leader, 0 for none; None without an answer."""
     began = now()
-    answer = wire.api(f"STREAM.MSG.GET.{EVENTS}", {"last_by_subj": subject})
+    answer = wire.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
     if "message" in answer:
         message = answer["message"]
         value = value_of(base64.b64decode(message.get("data", "")))
-        client.record("get", began, "ok", stream=EVENTS, subject=subject, value=value, seq=message["seq"])
+        client.record("get", began, "ok", stream=stream, subject=subject, value=value, seq=message["seq"])
         return int(message["seq"])
     if answer.get("error", {}).get("err_code") == NO_MESSAGE:
-        client.record("get", began, "ok", stream=EVENTS, subject=subject)
+        client.record("get", began, "ok", stream=stream, subject=subject)
         return 0
     return None
 
@@ -277,8 +294,9 @@ def leader_get(client: Client, wire: Wire, subject: str) -> int | None:
 class Reader(Client):
     """Reads single messages, of the stream's leader and of any replica, and batches."""
 
-    def __init__(self, *args: Any, subjects: Sequence[str], **options: Any) -> None:
+    def __init__(self, *args: Any, subjects: Sequence[str], stream: str = EVENTS, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._stream = stream
         self._subjects = subjects
         self._last = 1
 
@@ -287,7 +305,7 @@ class Reader(Client):
         subject = self.rng.choice(self._subjects)
         drawn = self.rng.random()
         if drawn < 0.4:
-            leader_get(self, wire, subject)
+            leader_get(self, wire, subject, self._stream)
         elif drawn < 0.6:
             self._direct(wire, f".{subject}", b"")
         elif drawn < 0.8:
@@ -301,13 +319,15 @@ class Reader(Client):
     def _direct(self, wire: Wire, subject: str, body: bytes, many: bool = False) -> None:
         began = now()
         reply = wire.new_reply()
-        wire.publish(f"$JS.API.DIRECT.GET.{EVENTS}{subject}", body, reply)
+        wire.publish(f"$JS.API.DIRECT.GET.{self._stream}{subject}", body, reply)
         while not (frame := wire.message(reply)).status:
             fields = frame.headers
             seq = int(fields["Nats-Sequence"])
             self._last = max(self._last, seq)
             value = value_of(frame.data)
-            self.record("direct", began, "ok", stream=EVENTS, subject=fields["Nats-Subject"], value=value, seq=seq)
+            self.record(
+                "direct", began, "ok", stream=self._stream, subject=fields["Nats-Subject"], value=value, seq=seq
+            )
             if not many:
                 return
 
@@ -377,6 +397,27 @@ class Puller(Consumer):
     def step(self, wire: Wire) -> None:
         """Pull, and ack."""
         self.ack(wire, list(self.pull(wire, 50)), CONFIRM_EVERY)
+
+
+class OtherPuller(Puller):
+    """Pulls from the stream of the second account."""
+
+    stream = OTHER
+
+
+class NewsReader(Consumer):
+    """Takes news and acks each with confirmation; drops some, which come again."""
+
+    stream = NEWS
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.dropped = DROPPED
+
+    def step(self, wire: Wire) -> None:
+        """Take some news, and ack them."""
+        taken = list(self.pull(wire, 10))
+        self.ack(wire, [each for each in taken if self.rng.random() >= self.dropped], 1)
 
 
 class Pushed(Consumer):
@@ -464,3 +505,9 @@ CONSUMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "workers": (JOBS, {"ack_wait": ACK_WAIT_NS, "max_ack_pending": 1000}),
 }
 """Durable consumers: stream and configuration."""
+OTHER_CONSUMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "others": (OTHER, {"ack_wait": 3 * SECOND, "max_ack_pending": 10_000}),
+    "news1": (NEWS, {"ack_wait": ACK_WAIT_NS, "max_ack_pending": 1000}),
+    "news2": (NEWS, {"ack_wait": ACK_WAIT_NS, "max_ack_pending": 1000}),
+}
+"""Those of the second account."""

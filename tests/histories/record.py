@@ -6,6 +6,7 @@ clients are in clients.py, the promises in checks.py.
 
 from __future__ import annotations
 
+import lzma
 import threading
 import time
 from collections import defaultdict
@@ -23,8 +24,17 @@ JOBS = "JOBS"
 """Work queue."""
 KEYS = "KV_linear"
 """Bucket of keys, which keeps all revisions."""
+OTHER = "OTHER"
+"""Stream of a second account, with the subjects of `EVENTS`."""
+NEWS = "NEWS"
+"""Stream of the second account that keeps a message until every consumer has acked it."""
+LIMITS = (EVENTS, OTHER)
+"""Streams that keep all messages."""
 
-Kind = Literal["publish", "batch", "get", "direct", "deliver", "ack", "put", "read", "stored", "row", "fault", "leader"]
+Kind = Literal[
+    "publish", "batch", "get", "direct", "deliver", "ack", "put", "read", "stored", "row", "fault", "leader",
+    "stream", "consumer",
+]  # fmt: skip
 Outcome = Literal["ok", "refused", "unknown"]
 
 
@@ -36,7 +46,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: `publish` and `batch` (of messages); `get` (the last message of a subject, at the stream's leader) and
             `direct` (a direct get); `deliver` and `ack` (of a consumer; an ack is confirmed if its outcome is ok);
             `put` and `read` of a key; at the end `stored` (a message in a node's replica) and `row` (of the table);
-            `fault`, and `leader` (a leader was elected).
+            `fault`, and `leader` (a leader was elected); at the beginning `stream` and `consumer`.
         began, ended: monotonic clock in ns at the call and at the answer; `ended` is 0 without an answer.
         outcome: `unknown`: the operation may have had its effect or not, also later.
         value: identity of the message, unique in the history; "" for none.
@@ -45,7 +55,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         values: of a batch, its members in their order.
         consumer: name of the consumer; "" for none.
         count: of a delivery, its number of deliveries.
-        text: of a fault its step, of a refusal its error.
+        text: of a fault its step, of a refusal its error, of a stream its retention ("" for a copy), of a consumer its
+            ack policy.
     """
 
     client: str
@@ -92,8 +103,17 @@ def now() -> int:
 
 
 def load(path: Path) -> list[Event]:
-    """Return the events of a file."""
-    return [msgspec.json.decode(line, type=Event) for line in path.read_bytes().splitlines()]
+    """Return the events of a file of JSON lines, which may be compressed (.xz)."""
+    with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+        decoder = msgspec.json.Decoder(Event)
+        return [decoder.decode(line) for line in file]
+
+
+def save(path: Path, events: Iterable[Event]) -> None:
+    """Write events to a file that `load` reads."""
+    with lzma.open(path, "wb", preset=9) if path.suffix == ".xz" else path.open("wb") as file:
+        encoder = msgspec.json.Encoder()
+        file.writelines(encoder.encode(event) + b"\n" for event in events)
 
 
 class History:

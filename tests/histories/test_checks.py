@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.nemesis import APART, CLASSES, FAULTS, LAKE, together
 from tests.histories.checks import ACK_WAIT_NS, CHECKS, SECOND, UNDER_WAY_NS, check, report
-from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, TOTAL, Event, History, Kind, Recorder, load
+from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, NEWS, OTHER, TOTAL, Event, History, Kind, Recorder, load
 
 pytestmark = pytest.mark.unit
 
@@ -216,6 +217,40 @@ def test_dropped() -> None:
     assert found(JOB, given("w", 2, 1), acked(3)) == []
     assert found(JOB, *stored("j-1", stream=JOBS)) == []
     assert found(JOB, given("w", 2, 1), acked(3), *stored("j-1", stream=JOBS)) == ["dropped"]
+
+
+def test_a_stream_of_another_account_is_checked_too() -> None:
+    sent = event("a", "publish", 0, 1, stream=OTHER, subject="events.a", value="a-1", seq=1)
+    got = event("r", "get", 2, 3, stream=OTHER, subject="events.a", value="a-1", seq=1)
+    assert found(sent, got, *stored("a-1", stream=OTHER)) == []
+    assert "lost" in found(sent, *stored("b-1", stream=OTHER))
+    assert "stale" in found(
+        sent, event("r", "get", 2, 3, stream=OTHER, subject="events.a"), *stored("a-1", stream=OTHER)
+    )
+    assert "invented" in found(*TWO, *stored("a-1", "b-1"), *stored("a-1", stream=OTHER))
+
+
+def test_news_stay_until_every_consumer_has_acked() -> None:
+    sent = event("n", "publish", 0, 1, stream=NEWS, subject="news.n", value="n-1", seq=1)
+    readers = [event("campaign", "consumer", 0, stream=NEWS, consumer=name, text="explicit") for name in ("a", "b")]
+    acks = [event("r", "ack", 3, 4, stream=NEWS, consumer=name, seq=1) for name in ("a", "b")]
+    assert found(sent, *readers, *acks) == []
+    assert found(sent, *readers, acks[0]) == ["dropped"]
+    there = event("n1", "stored", 9, stream=NEWS, subject="news.n", value="n-1", seq=1)
+    assert found(sent, *readers, acks[0], there) == []
+
+
+def test_faults_that_begin_at_once_are_of_different_classes() -> None:
+    assert sorted(fault for names in CLASSES.values() for fault in names) == sorted(FAULTS)
+    of = {fault: name for name, names in CLASSES.items() for fault in names}
+    faults = [fault for fault in FAULTS if fault not in LAKE]
+    drawn = [steps for _, steps in zip(range(200), together(7, faults, 5, 4), strict=False)]
+    assert {len(steps) for steps in drawn} == {2, 3, 4}
+    assert {step.fault for steps in drawn for step in steps} == set(faults)
+    for steps in drawn:
+        names = [step.fault for step in steps]
+        assert len({of[name] for name in names}) == len(names)
+        assert not any(pair <= {*names, *(of[name] for name in names)} for pair in APART)
 
 
 def test_copied() -> None:

@@ -38,6 +38,14 @@ def test_a_few_seconds_with_one_killed_leader_break_no_promise(tmp_path: Path) -
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800 + 3 * SECONDS)
+def test_no_promise_is_broken_under_several_faults_at_once(tmp_path: Path) -> None:
+    seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    faults = tuple(possible(Kind.OURS, 5, lake=True))
+    run(Plan(seed, SECONDS / 2, faults, nodes=5, lake=True, together=4, sync="2s"), tmp_path)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800 + 3 * SECONDS)
 def test_no_promise_is_broken_under_all_faults(tmp_path: Path) -> None:
     seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     run(Plan(seed, SECONDS, tuple(possible(Kind.OURS, 5, lake=True)), nodes=5, lake=True), tmp_path)

@@ -46,12 +46,13 @@ class Compactor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(job()), "--lake", str(self._lake), "--interval", "0.3"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._lake.with_name("compactor.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(job()), "--lake", str(self._lake), "--interval", "0.3"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
         assert self._process is not None
