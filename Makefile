@@ -157,6 +157,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.overload
 	@$(BIN)/python -m tests.lake_faults
 	@$(BIN)/python -m tests.sim --whole --seeds 500
+	@$(BIN)/python -m tests.spec
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
 	LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
@@ -220,8 +221,8 @@ test-unit: setup
 	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py tests/long_run $(ARGS)
 
 test-sim: setup
-	@echo "== simulation: Raft groups and whole servers on simulated disks and networks"
-	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/sim $(ARGS)
+	@echo "== simulation: Raft groups and whole servers on simulated disks and networks, models"
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/sim tests/spec $(ARGS)
 
 test-socket: setup
 	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
