@@ -437,7 +437,7 @@ ENVIRONMENT: dict[str, str] = {
     "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
     "LAKESTREAM_LATE_SECONDS": "time for which a commit of a killed job may still arrive in an object store",
     "LAKESTREAM_KEYS": "master keys of encrypted stores, one a line, the newest first: for programs that read their "
-    "staged segments or files ([security.md](../security.md#encryption-at-rest))",
+    "staged segments or files ([encryption](../security.md#encryption-at-rest))",
     "LAKESTREAM_JOBS": "directory of the programs for Spark (`compact.py`, …), where they are not beside lakestream",
     "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor: `error` shows stack traces",
     "SPARK_CONNECT_AUTHENTICATE_TOKEN": "the token of Spark Connect, for `compact --connect` and clients of Spark",

@@ -19,7 +19,6 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
-from lakestream.schemas.codec import format_of
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema, check, parse_document
 
@@ -78,6 +77,8 @@ def write_schema(storage: Storage, account: str, schema: Schema) -> bool:
     if schema.id:
         _index(storage, _id_path(storage, account, schema.id), place)
     if schema.format == "avro":
+        from lakestream.schemas.codec import format_of  # with the first schema
+
         # Several versions may have one fingerprint; they read the same payloads, so the first one serves all.
         _create(storage, _fingerprint_path(storage, account, format_of(schema).fingerprint(schema)), place)
     if there is not None:

@@ -325,11 +325,10 @@ def reachable(lake: Lake) -> Iterator[None]:
         "lakestream.lake.storage.locks._proven": set(),
         "lakestream.lake.storage.locks.LEASE_SECONDS": LEASE_SECONDS,
         "lakestream.log.format.segment.Files": files,
-        "lakestream.server.lake.deleted_streams.Files": files,
-        "lakestream.lake.staging.quarantine.Files": files,
+        "lakestream.lake.staging.sealed.Files": files,
         "lakestream_spark.write.lake_compaction.wait": _wait_in_order,
     }
-    for module in ("storage.locks", "read.history.history", "read.history.scan", "table.state"):
+    for module in ("storage.locks", "read.history.history", "read.history.cache", "table.state"):
         replaced[f"lakestream.lake.{module}.threading"] = threads
     for module in (
         "lakestream.lake.read.history.scan",
