@@ -53,8 +53,9 @@ NAME = "created.journal"
 """Name of the file. No account's directory can have it: an account's name has no dot there."""
 ROOM_BYTES = 64 << 10
 """Zeros that are written ahead of the records (64 KiB): syncs of overwritten bytes change no metadata."""
-JOURNALED_BYTES, JOURNALED_ENTRIES = 4 << 10, 16
-"""Bytes (4 KiB) and number (16) of the entries of a log that the journal takes; for more it is worth its own syncs."""
+JOURNALED_BYTES, JOURNALED_ENTRIES = 4 << 10, 4
+"""Bytes (4 KiB) and number (4) of the entries of a log that the journal takes, the creation included. A write with
+several messages is not taken: streams that are written to all the time should not share its syncs."""
 REWRITE_BYTES = 1 << 20
 """The file is rewritten without its settled records once it is this long (1 MiB), or when none is left."""
 
@@ -111,7 +112,8 @@ class Birth:
     def takes(self, frames: Sequence[Frame]) -> bool:
         """Return True if the journal takes these entries, the next ones of the log."""
         size = sum(len(entry.body) for entry in self.entries) + sum(len(frame.body) for frame in frames)
-        return not self.closed and size <= JOURNALED_BYTES and len(self.entries) + len(frames) <= JOURNALED_ENTRIES
+        few = len(self.entries) + len(frames) <= JOURNALED_ENTRIES and sum(frame.count for frame in frames) <= 1
+        return few and not self.closed and size <= JOURNALED_BYTES
 
     def add(self, frames: Sequence[Frame]) -> None:
         """Make the next entries of the log durable in the journal. Raise OSError."""
