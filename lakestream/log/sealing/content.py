@@ -21,8 +21,8 @@ Belongs here: the format, reading, writing and cutting one open file. Nothing he
 #
 # What a crash or damage looks like. A chunk that does not open reads as FILL. So does what is missing between two
 # chunks, and what lies behind the last good one. The formats above have their own checks, and decide as ever what is a
-# torn write and what is damage: store/recovery.py needs no second rule. Only a chunk whose header is damaged takes more: the
-# next one is searched, and its offset tells how much is missing.
+# torn write and what is damage: store/recovery.py needs no second rule. Only a chunk whose header is damaged takes
+# more: the next one is searched, and its offset tells how much is missing.
 #
 # Content is mostly appended. What is written elsewhere (the two slots of the file `raft`, a head that is written last)
 # is a LOOSE chunk, on a page of its own: writing exactly the same bytes' range again overwrites it in place, as a plain

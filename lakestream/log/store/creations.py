@@ -407,7 +407,9 @@ def _is_missing(directory: str, entries: Sequence[First], files: Files) -> bool:
     try:
         content, at = files.read(segment), HEADER_SIZE
     except LogError:
-        return True  # the key with which it was sealed was not durable
+        # The key with which it was sealed was not durable either. One that is there and damaged was: others may follow.
+        key = os.path.join(directory, KEY)
+        return not (files.exists(key) and files.read(key).strip(b"\0"))
     end = HEADER_SIZE + sum(FRAME_HEADER + len(entry.body) for entry in entries)
     if not unwritten(content, min(end, len(content)), len(content)):
         return False

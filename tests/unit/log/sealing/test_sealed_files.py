@@ -19,6 +19,7 @@ from lakestream.log.sealing.content import CHUNK_BYTES, FILL, HEADER_SIZE, MAGIC
 from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import COPY, Keyring, WrongKey
 from lakestream.log.sealing.stores import SealedStore, rotate, sealed_store
+from lakestream.log.store.creations import KEY, CreationJournal
 from tests.unit.logkit import QuickFiles
 
 KEYS = Keyring(["secret"])
@@ -368,3 +369,21 @@ def test_readers_see_what_another_descriptor_wrote(tmp_path: Path) -> None:
         files.write(fd, [b"abc"], 3)
         assert files.read_at(reader, 100, 0) == b"oneabc"
     files.close(fd)
+
+
+@pytest.mark.parametrize("damage", [b"", b"damaged" * 1000], ids=["never durable", "damaged"])
+def test_a_new_log_is_made_anew_without_its_key_and_kept_with_a_damaged_one(tmp_path: Path, damage: bytes) -> None:
+    """Entries that the journal does not have may follow in a log whose key was durable."""
+    files, root = store(tmp_path), tmp_path / "store"
+    stream = root / "A" / "streams" / "S"
+    CreationJournal(str(root), files).create(str(stream), 1, 2, b"creation", 0)
+    log = (stream / "log" / "00000000000000000001.seg").read_bytes() if damage else b""
+    (stream / KEY).write_bytes(damage)
+    again = reopened(files)
+    notes = CreationJournal(str(root), again).recover(0)
+    (segment,) = (stream / "log").iterdir()
+    if damage:
+        assert (notes, segment.read_bytes()) == ([], log)
+    else:
+        assert "was made anew" in notes[0]
+        assert b"creation" in again.read(str(segment))
