@@ -15,6 +15,7 @@ from typing import Any
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
+from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
@@ -74,6 +75,8 @@ class MemoryStores:
     """`Stores` in memory."""
 
     deleted: Sequence[tuple[str, str, str]] = ()
+    files = Files()
+    """For the archives of restores, which wait in a file."""
 
     def __init__(self, io: ManualIo) -> None:
         self._io = io

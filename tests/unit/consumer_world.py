@@ -132,6 +132,8 @@ class MemoryStores:
     """Stores in memory, for the duration of the test."""
 
     deleted: Sequence[tuple[str, str, str]] = ()
+    files = Files()
+    """For the archives of restores, which wait in a file."""
 
     def __init__(self, io: InlineIo) -> None:
         self._io = io
