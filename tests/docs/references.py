@@ -431,6 +431,8 @@ ENVIRONMENT: dict[str, str] = {
     "LAKESTREAM_CATALOGS": "catalogs in which tables are registered, separated by blanks, for `compact` and `catalog`",
     "LAKESTREAM_UNITY_TOKEN": "the token for Unity Catalog",
     "LAKESTREAM_UNITY_TOKEN_FILE": "a file with it",
+    "LAKESTREAM_ICEBERG_TOKEN": "the token for REST catalogs of others",
+    "LAKESTREAM_ICEBERG_TOKEN_FILE": "a file with it",
     "LAKESTREAM_NATIVE": "`off`: the loops over messages run in Python though the compiled module is there",
     "LAKESTREAM_CACHE": "directory of downloaded JARs; else `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",

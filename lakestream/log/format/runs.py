@@ -62,21 +62,22 @@ class Runs:
         return gap
 
     def rows_of(self, seqs: Sequence[int]) -> list[int]:
-        """Return the rows of sequences that have one, ascending."""
+        """Return the rows of sequences, ascending. Raise LookupError with the first one of a run where one has none."""
         found: list[int] = []
         at, end = 0, len(seqs)
         while at < end:
             position = bisect_right(self.firsts, seqs[at]) - 1
-            stop = end
+            stop, rows = end, self.rows
             if position + 1 < len(self.firsts):
-                stop = bisect_left(seqs, self.firsts[position + 1], at)
+                stop, rows = bisect_left(seqs, self.firsts[position + 1], at), self.starts[position + 1]
+            if position < 0 or seqs[stop - 1] - self.firsts[position] >= rows - self.starts[position]:
+                raise LookupError(seqs[at])
             shift = self.starts[position] - self.firsts[position]
             if isinstance(seqs, range):
                 found += range(seqs[at] + shift, seqs[stop - 1] + shift + 1)
             else:
                 found += [seq + shift for seq in seqs[at:stop]]
             at = stop
-        assert not found or 0 <= found[0] <= found[-1] < self.rows, "each of them has a row"
         return found
 
     def row(self, seq: int) -> int:

@@ -106,7 +106,10 @@ class SegmentRows:
         names: list[bytes] = []
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            names += map(outline.names.__getitem__, _cells(outline.ids, outline.runs.rows_of(part)))
+            rows = _rows(outline, part)
+            if 0 in _cells(outline.sizes, rows):
+                raise _unknown(next(seq for seq in part if outline.row(seq) < 0))
+            names += map(outline.names.__getitem__, _cells(outline.ids, rows))
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
             if sum(lengths) >= LONG * len(part):
@@ -160,7 +163,7 @@ class SegmentRows:
         local = bisect_left(seqs, self.local_floor)
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            yield _cells(outline.sizes, outline.runs.rows_of(part))
+            yield _cells(outline.sizes, _rows(outline, part))
         for segment, part in self._by_segment(seqs[local:]):
             tables = self._tables(segment)
             if isinstance(part, range):  # one run, as in `_places`
@@ -342,6 +345,14 @@ def _cells(column: array[int], rows: Sequence[int]) -> Iterable[int]:
     if rows[-1] - rows[0] == len(rows) - 1:
         return column[rows[0] : rows[-1] + 1]
     return map(column.__getitem__, rows)
+
+
+def _rows(outline: Outline, seqs: Sequence[int]) -> list[int]:
+    """Return the rows of sequences, ascending, in an outline. Raise Compacted."""
+    try:
+        return outline.runs.rows_of(seqs)
+    except LookupError as error:
+        raise _unknown(error.args[0]) from None
 
 
 def _row(outline: Outline, seq: int) -> int:

@@ -15,13 +15,13 @@ from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
-from lakestream.meta import stores
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
 from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.server import jetstream
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.batch import MAX_BATCH_BYTES
@@ -195,7 +195,7 @@ def test_a_frozen_stream_is_logged_at_once_and_every_minute_while_it_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, code: int
 ) -> None:
     files = FaultyFiles()
-    monkeypatch.setattr(stores, "Files", lambda: files)
+    monkeypatch.setattr(jetstream, "Files", lambda: files)
     log = Report()
     world = EngineWorld(tmp_path, log)
     world.create("A")
