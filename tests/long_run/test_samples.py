@@ -35,12 +35,12 @@ def test_what_fills_up_before_the_comparison_is_no_growth() -> None:
 
 def test_a_cache_that_fills_up_to_its_limit_is_no_growth() -> None:
     def cache(minute: float) -> float:
-        return min(32, minute * 0.6)
+        return min(96, minute * 1.8)
 
     found = results(lambda minute: 100 + cache(minute), cache=cache)
     assert found[MEMORY].startswith("kept")
     assert found[CACHE].startswith("kept")
-    assert results(lambda minute: 100, cache=lambda minute: minute)[CACHE].startswith("**not kept**")
+    assert results(lambda minute: 100, cache=lambda minute: 2 * minute)[CACHE].startswith("**not kept**")
 
 
 def test_memory_that_grows_on_and_on_is_not_kept() -> None:
