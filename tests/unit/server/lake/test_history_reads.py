@@ -114,7 +114,7 @@ def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) ->
         assert history.first_at(time_ns) == next((row.seq for row in stored if row.time_ns >= time_ns), 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     rows=st.integers(1, 400),
     spool=st.integers(1_000, 60_000),
