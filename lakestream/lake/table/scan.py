@@ -255,9 +255,13 @@ class FileReader:
         names += payloads.needed(columns) if payloads is not None else []
         found: list[pa.Table] = []
         is_sparse = pick.seqs is not None or (pick.wanted is not None and not pick.wanted.everything)
-        pieces = self._sparse if is_sparse else self._pieces
         try:
-            for at, rows in pieces(path, footer, numbers, names, pick, file):
+            pieces = (
+                self._sparse(path, footer, numbers, names, pick, file)
+                if is_sparse
+                else self._pieces(path, footer, numbers, names)
+            )
+            for at, rows in pieces:
                 kept = self._kept(file, pick, at, rows, archive)
                 if kept.num_rows:
                     kept = kept if payloads is None else payloads.complete(kept)
@@ -282,7 +286,7 @@ class FileReader:
         looked = [name for name in names if name == "seq" or (name == "subject" and pick.seqs is None)]
         others = [name for name in names if name not in looked]
         for number in numbers:
-            for at, rows in self._pieces(path, footer, [number], looked, pick, file):
+            for at, rows in self._pieces(path, footer, [number], looked):
                 chosen = np.flatnonzero(_wanted(rows, pick, file))
                 if not len(chosen):
                     continue
@@ -346,13 +350,7 @@ class FileReader:
             os.close(file)
 
     def _pieces(
-        self,
-        path: str,
-        footer: FileFooter,
-        numbers: Sequence[int],
-        names: Sequence[str],
-        pick: Pick,
-        file: TableFile,
+        self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
     ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
         """Yield (positions in the file, rows) of row groups, as many at once as PIECE_BYTES allow."""
         starts = footer.starts

@@ -119,7 +119,8 @@ def _convert(root: str, files: Files, sealed: SealedFiles, tell: Tell) -> None:
         with files.opened(path) as fd:
             if files.read_at(fd, len(MAGIC), 0) == MAGIC:
                 continue
-        directory = os.path.dirname(path).partition(os.sep + "log")[0]
+        directory = os.path.dirname(path)
+        directory = os.path.dirname(directory) if os.path.basename(directory) == "log" else directory
         if directory not in streams and os.path.basename(os.path.dirname(directory)) == "streams":
             streams.add(directory)
             tell(f"  Encrypting stream '{os.path.basename(directory)}'")

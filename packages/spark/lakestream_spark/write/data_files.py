@@ -17,9 +17,9 @@ So a spool ends between two runs, and the rest waits for the next one. Where mos
 row groups have a Bloom filter of them: many groups whose bounds have a subject in them do not have it.
 
 Dictionaries are for columns whose values repeat. Of those of each message they are larger than the values: a tenth of a
-file, a third of the time that Parquet takes, and readers decode a whole one for a single row. Encodings are those that
-every reader knows: with DELTA_BINARY_PACKED files would have another tenth less, but Iceberg's reader for Spark refuses
-it.
+file, a third of the time that Parquet takes, and readers decode a whole one for a single row. Other columns are
+plain, as every reader knows it: with DELTA_BINARY_PACKED files would have another tenth less, but it was not tried with
+all readers.
 
 Source: Delta protocol, "Add File and Remove File".
 """
