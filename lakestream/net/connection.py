@@ -593,6 +593,8 @@ class Connection(ClientOutbox, Arrival):
             name_tag=described_by.name if described_by is not None else "",
             tags=described_by.nats.tags if described_by is not None else (),
             jwt=login.user.shown_token if login.user is not None else "",
+            sees=self.account.sees(login.user),
+            roles=login.roles,
         )
         self.ready = True
         self.owner.joined(self)
@@ -659,6 +661,7 @@ class Connection(ClientOutbox, Arrival):
         rules, mappings = self.account.rules(self.login.user), self.hub.mappings
         if self.guard is not None and self.guard.is_same(rules, mappings):
             return
+        self.client = replace(self.client, sees=None if rules is None else rules.sees())
         if rules is None and mappings is None:
             self.guard = None
             return

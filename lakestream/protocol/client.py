@@ -1,11 +1,12 @@
 """The sender of a message.
 
-Belongs here: the facts about a client that travel with its messages, how advisories show them, and the trace that a
-traced message carries (`Nats-Trace-Dest`).
+Belongs here: the facts about a client that travel with its messages, the subjects that it may see, how advisories show
+it, and the trace that a traced message carries (`Nats-Trace-Dest`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +16,21 @@ from lakestream.protocol.gotime import format_time
 TRACE_DESTINATION = b"Nats-Trace-Dest"
 TRACE_DISABLED = b"trace disabled"
 """Value of `Nats-Trace-Dest` in stored messages, so that reading them from the stream does not trace them again."""
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """Subjects that a user may receive: those that a filter of `allow` matches (None: every one) and none of `deny`."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+
+
+def sees_everything(subscribe: Mapping[str, Any] | None) -> bool:
+    """Return True if a rule for subscribing, as `$SYS.REQ.USER.INFO` shows it, hides no message: whoever hands out the
+    files of a table gives them to such users alone."""
+    rule = subscribe or {}
+    allow = rule.get("allow")
+    return (not allow or ">" in allow) and all(" " in each.strip() for each in rule.get("deny") or ())
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -28,6 +44,8 @@ class ClientInfo(msgspec.Struct, frozen=True):
             to which the user's account shares its identity; "" also for bearers, whose tokens are secret.
         answers: of a message to a subject that somebody else has chosen (an answer, a delivery): JetStream's API under
             another name does not take it.
+        sees: what it may receive by subscribing, any of them; None: everything.
+        roles: the name of a user that logged in, and its tags, each with `tag:` before it.
     """
 
     id: int
@@ -46,6 +64,8 @@ class ClientInfo(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     jwt: str = ""
     answers: bool = False
+    sees: tuple[Sight, ...] | None = None
+    roles: tuple[str, ...] = ()
 
 
 class Trace(Protocol):

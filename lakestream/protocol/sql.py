@@ -15,6 +15,8 @@ from typing import Literal
 import msgspec
 
 from lakestream.protocol import headers
+from lakestream.protocol.client import ClientInfo, Sight
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 QUERY = "$LAKE.API.SQL"
 """Queries of all streams of the account."""
@@ -49,6 +51,41 @@ CANCELLED, TIMED_OUT, TOO_LARGE, TOO_MANY, UNAVAILABLE, FORBIDDEN, FAILED, WRONG
 
 
 Value = bool | int | float | str | None
+
+
+REQUESTER = b"Lake-Sql-Requester"
+"""Header by which a node of a cluster tells another one who asks."""
+
+
+class SqlUser(msgspec.Struct, frozen=True):
+    """A user that asks, as `ClientInfo` has it. `service`: its account is another one than that of the streams."""
+
+    user: str = ""
+    sees: tuple[Sight, ...] | None = None
+    roles: tuple[str, ...] = ()
+    service: str = ""
+
+
+_REQUESTER = msgspec.json.Decoder(SqlUser)
+
+
+def stamped(header: bytes, client: ClientInfo) -> bytes:
+    """Return the headers of a client's request with the client, for another node; what the client wrote there goes."""
+    who = msgspec.json.encode(SqlUser(client.user, client.sees, client.roles, client.service))
+    return headers.append(headers.remove(header, [REQUESTER]), [(REQUESTER, who)])
+
+
+def requester(header: bytes, client: ClientInfo) -> SqlUser | None:
+    """Return the user of a request; None if the server that it came from does not tell."""
+    if client.kind == "Router":
+        try:
+            return _REQUESTER.decode(headers.get(header, REQUESTER) or b"")
+        except DECODE_ERRORS:
+            return None
+    # A hub's users are its own. A consumer's delivery, or an answer, asks in the name of nobody.
+    if (client.kind == "Leafnode" and not client.id) or client.kind == "System" or client.answers:
+        return None
+    return SqlUser(client.user, client.sees, client.roles, client.service)
 
 
 class SqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

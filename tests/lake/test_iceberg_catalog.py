@@ -32,7 +32,7 @@ accounts {
     users: [
       { user: all, password: secret }
       { user: one, password: secret, permissions: {
-        publish: ["$SYS.REQ.USER.INFO", "$JS.API.STREAM.MSG.GET.ORDERS"], subscribe: ["_INBOX.>"]
+        publish: ["$SYS.REQ.USER.INFO", "$JS.API.STREAM.MSG.GET.ORDERS"], subscribe: [">"]
       } }
     ]
   }

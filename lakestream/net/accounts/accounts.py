@@ -27,6 +27,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Counted
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
+from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import covers
 
 MAX_RULES = 1024
@@ -131,6 +132,11 @@ class Account:
                 self._rules.clear()
             self._rules[permissions] = Rules(permissions)
         return self._rules[permissions]
+
+    def sees(self, user: User | None) -> tuple[Sight, ...] | None:
+        """Return the subjects whose messages a user can receive; None: all."""
+        rules = self.rules(user)
+        return None if rules is None else rules.sees()
 
     def admit(self, connection: AccountClient) -> bool:
         """Add a client; return False when the account is full."""

@@ -197,6 +197,12 @@ class Login(msgspec.Struct, frozen=True):
         return self.answer or (self.user.token if self.user is not None else None)
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Return the name of the user, and the tags of its token, each with `tag:` before it; none for anonymous."""
+        tags = self.described_by.nats.tags if self.described_by is not None else ()
+        return () if self.user is None else (self.user.name, *(f"tag:{tag}" for tag in tags))
+
+    @property
     def token(self) -> jwt.Token[jwt.UserClaims] | None:
         """Return the token that CONNECT had; None: none that counts."""
         return self.sentinel or (self.user.token if self.user is not None else None)

@@ -116,7 +116,13 @@ class AccountImports:
             allow_trace=export.allow_trace,
             latency=export.latency,
         )
-        link = ServiceImportSink(self._reply_paths(account.hub), self._reply_paths(exporter.hub), service, self._where)
+
+        def streams() -> list[ImportSubjects]:
+            routes = self._routes.get(account.name, {}).values()
+            return [route.subjects for route in routes if route.exporter is exporter.hub]
+
+        ours, theirs = self._reply_paths(account.hub), self._reply_paths(exporter.hub)
+        link = ServiceImportSink(ours, theirs, service, self._where, streams)
         self._services.setdefault(account.name, []).append(link)
         link.start()
         return True

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
+from lakestream.protocol.client import Sight
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import SubjectFilters, covers, is_api_request, is_literal, matches, overlaps
 
@@ -93,6 +94,10 @@ class _Entries:
                 self.plain.append(subject)
         self.filters = SubjectFilters(self.plain)
 
+    def named(self) -> list[tuple[bytes, bytes]]:
+        """Return the entries for queue groups: subject and group."""
+        return self._groups
+
     def groups(self, subject: bytes, *, whole: bool) -> list[bytes]:
         """Return the queue groups that entries for `subject` name. `whole`: only entries that cover all of it."""
         return [queue for entry, queue in self._groups if _selects(entry, subject, whole)]
@@ -163,6 +168,19 @@ class Rules:
         denied = queue and _named(queue, deny.groups(subject, whole=False))
         return not denied and not deny.match(subject, whole=False)
 
+    def sees(self) -> tuple[Sight, ...] | None:
+        """Return the subjects whose messages the user can receive by some subscription; None: all."""
+        allow, deny = self._subscribe_allow, self._subscribe_deny
+        hidden = _texts(deny.plain)
+        if allow is None or b">" in allow.plain:
+            return (Sight(deny=hidden),) if hidden else None
+        # In a queue group that only some entries of `deny` name, others stay.
+        of_groups = [
+            Sight((subject.decode(),), (*hidden, *_texts(each for each, group in deny.named() if covers(group, queue))))
+            for subject, queue in allow.named()
+        ]
+        return (Sight(_texts(allow.plain), hidden), *of_groups)
+
     def filtered(self, subject: bytes) -> bool:
         """Return True if a subscription to `subject` would receive denied subjects too."""
         deny = self._subscribe_deny.plain
@@ -175,6 +193,10 @@ class Rules:
             known = self._subscribe_deny.filters.match(subject)
             _remember(self._hidden, subject, known)
         return known
+
+
+def _texts(subjects: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(subject.decode() for subject in subjects)
 
 
 def _filters(entries: Iterable[str]) -> SubjectFilters:

@@ -9,7 +9,7 @@ of its own clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -24,8 +24,8 @@ from lakestream.net.tracing import MessageTrace
 from lakestream.ports import ClientInfo, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client_shown
-from lakestream.protocol.subjects import is_reserved
+from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, Sight, client_shown
+from lakestream.protocol.subjects import intersection, is_reserved
 
 _SERVERS = ("System", "Leafnode")
 """Kinds of clients whose messages without a reply subject of their own are deliveries: to a subject of the consumer, of
@@ -40,6 +40,16 @@ class ServerNames(msgspec.Struct, frozen=True):
 
     server: str
     cluster: str = ""
+
+
+def _theirs(sight: Sight, subjects: ImportSubjects) -> Sight:
+    """Return what a sight of an importing account has of an import, by the exporter's names."""
+
+    def renamed(filters: Iterable[str]) -> tuple[str, ...]:
+        found = (intersection(subjects.ours, each.encode()) for each in filters)
+        return tuple(subjects.to_theirs(each).decode() for each in found if each is not None)
+
+    return Sight(renamed((">",) if sight.allow is None else sight.allow), renamed(sight.deny))
 
 
 class ServiceTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,13 +77,19 @@ class ServiceImportSink(SingleSink):
     Args:
         importer, exporter: the reply paths of the two accounts.
         where: returns the names of this server.
+        streams: returns the subjects that the importing account imports from the exporting one.
     """
 
     def __init__(
-        self, importer: Responses, exporter: Responses, service: ServiceTerms, where: Callable[[], ServerNames]
+        self,
+        importer: Responses,
+        exporter: Responses,
+        service: ServiceTerms,
+        where: Callable[[], ServerNames],
+        streams: Callable[[], Iterable[ImportSubjects]] = tuple,
     ) -> None:
         self.importer, self.exporter, self.service = importer, exporter, service
-        self._where = where
+        self._where, self._streams = where, streams
         self._hops = 0
         self._sampler = Sampler(service.latency) if service.latency is not None else None
         self._shown: dict[str, Any] = {}
@@ -171,8 +187,18 @@ class ServiceImportSink(SingleSink):
         self._block = headers.build([(headers.REQUEST_INFO, self._info)])
         self._prepared_for, self._client = (
             client,
-            replace(client_there, service=self.exporter.hub.account, answers=False),
+            replace(client_there, service=self.exporter.hub.account, answers=False, sees=self._seen(client), roles=()),
         )
+
+    def _seen(self, client: ClientInfo) -> tuple[Sight, ...] | None:
+        """Return what a client may see of the exporting account; None: everything, as the account itself may.
+
+        A user with restrictions sees the messages that its account imports, as far as they are allowed to it under the
+        account's own names. Imported messages are not exported again: through two accounts nothing is seen.
+        """
+        if client.sees is None or client.service:
+            return None if client.sees is None else ()
+        return tuple(_theirs(sight, subjects) for subjects in self._streams() for sight in client.sees)
 
     def _measured(self, sampler: Sampler, header: bytes) -> Measured | None:
         traced = sampler.chosen(header)

@@ -327,7 +327,8 @@ class LeafNodes:
                 other.fail(DUPLICATE, DUPLICATE)
         leaf.account, leaf.login, leaf.permissions = account, login, account.permissions(login.user)
         account.leaves[leaf.id] = leaf
-        client = ClientInfo(id=leaf.id, host=leaf.host, account=account.name, name=peer.name, kind="Leafnode")
+        sees = account.sees(login.user)
+        client = ClientInfo(leaf.id, leaf.host, account.name, name=peer.name, kind="Leafnode", sees=sees)
         return Exchange(
             leaf,
             self.account(account),

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
+from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, SingleSink, Subscription
 from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single
-from lakestream.protocol import frames
+from lakestream.protocol import frames, sql
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
@@ -38,6 +38,18 @@ FAR = 1 << 32
 """Added to the number of a queue group's members that are all behind leaf nodes of the node."""
 
 _numbers = itertools.count(1)
+
+
+class _Queries(SingleSink):
+    """The sink of another node's service for SQL, which gets requests with those who ask: it knows the node alone."""
+
+    def __init__(self, account: RemoteAccount) -> None:
+        self._account = account
+
+    def receive(self, sub: Subscription, message: Single, client: ClientInfo) -> None:
+        header = sql.stamped(message.header, client)
+        request = Single(message.subject, message.reply, header, message.payload)
+        self._account.take(sub, request, 0, 1, client)
 
 
 class RemoteAccount(Remote):
@@ -64,6 +76,7 @@ class RemoteAccount(Remote):
         self.subscriptions: dict[tuple[bytes, bytes], Subscription] = {}
         self.holding: set[bytes] = set()
         self._held: dict[bytes, list[Callable[[], None]]] = {}
+        self._queries = _Queries(self)
 
     # ------------------------------------------------------------------ sink
     @property
@@ -189,7 +202,8 @@ class RemoteAccount(Remote):
                 if old is not None and (old.far, old.weight) == (bool(far), weight):
                     self.subscriptions[key] = old
                     continue
-                sub = Subscription(self, subject, queue, b"")
+                is_service = queue and subject.startswith(sql.QUERY.encode())
+                sub = Subscription(self._queries if is_service else self, subject, queue, b"")
                 sub.remote, sub.elsewhere = self, True
                 sub.far, sub.weight = bool(far), weight
                 self.subscriptions[key] = sub

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 import msgspec
@@ -66,10 +66,11 @@ class SqlProcesses:
 
     Args:
         lake: the lake's root.
+        by_permission: returns True if a user sees only rows of subjects that it may subscribe to.
     """
 
-    def __init__(self, lake: str, clock: Clock) -> None:
-        self._lake, self._clock = lake, clock
+    def __init__(self, lake: str, clock: Clock, by_permission: Callable[[], bool]) -> None:
+        self._lake, self._clock, self._by_permission = lake, clock, by_permission
         self._held: dict[ConsoleClient, Process] = {}
         self._busy: set[ConsoleClient] = set()
         self._cancelled: set[ConsoleClient] = set()
@@ -136,8 +137,9 @@ class SqlProcesses:
                 await self._end(client, process)
 
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
+        sees = client.connection.client.sees if self._by_permission() else None
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
-        await process.say(ask)
+        await process.say(ask | {"sees": sees})
         mentioned = MENTIONED.decode(await process.hear())
         streams = mentioned.streams
         try:

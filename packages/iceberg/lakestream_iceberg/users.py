@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from lakestream.protocol import nkeys
+from lakestream.protocol.client import sees_everything
 from lakestream.protocol.subjects import matches
 from lakestream_client.gateway import connect_user, is_user_jwt, signed_login
 
@@ -44,13 +45,17 @@ class Rejected(Exception):
 
 
 class CatalogUser(msgspec.Struct, frozen=True):
-    """A user: its account, and its rule for publishing as `$SYS.REQ.USER.INFO` shows it (None: everything)."""
+    """A user: its account, and its rules for publishing and subscribing as `$SYS.REQ.USER.INFO` shows them (None:
+    everything)."""
 
     account: str
     publish: dict[str, Any] | None = None
+    subscribe: dict[str, Any] | None = None
 
     def may_read(self, stream: str) -> bool:
-        """Return True if the user may get messages of a stream by sequence, each of them."""
+        """Return True if the user may get messages of a stream by sequence, and subscribe to each of them."""
+        if not sees_everything(self.subscribe):
+            return False
         if self.publish is None:
             return True
         subject = f"$JS.API.STREAM.MSG.GET.{stream}".encode()
@@ -134,7 +139,8 @@ class CatalogUsers:
         try:
             answer = await connection.request("$SYS.REQ.USER.INFO", b"", timeout=ANSWER_S)
             found = json.loads(answer.data)["data"]
-            return CatalogUser(str(found["account"]), (found.get("permissions") or {}).get("publish"))
+            rules = found.get("permissions") or {}
+            return CatalogUser(str(found["account"]), rules.get("publish"), rules.get("subscribe"))
         except (Error, TimeoutError, KeyError, ValueError):
             raise Rejected from None  # without its permissions nothing can be shown
         finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.protocol.client import sees_everything
 from lakestream_client.direct_get import PAGE_MESSAGES, DirectGets
 from lakestream_client.errors import ClientError, NoAnswer, NoSuchStream
 from lakestream_sharing import grants
@@ -88,6 +89,11 @@ class Issuer:
             raise IssueFailed(f"a token is valid for at most {grants.MAX_LIFETIME_DAYS} days")
         if not streams or len(streams) > grants.MAX_STREAMS:
             raise IssueFailed(f"name 1 to {grants.MAX_STREAMS:,} streams, or all of them")
+        if not await self._sees_everything():
+            raise IssueFailed(
+                "a share hands out the files of whole streams, and this user may not subscribe to every subject: issue "
+                "the token as a user without such restrictions"
+            )
         for stream in streams:
             await self._check_stream(stream)
         token = grants.new_token()
@@ -132,6 +138,16 @@ class Issuer:
         return tokens
 
     # ------------------------------------------------------------------ parts
+    async def _sees_everything(self) -> bool:
+        """Return True if the server does not say that some messages are hidden from the user."""
+        from nats.errors import Error
+
+        try:
+            answer = await self._connection.request("$SYS.REQ.USER.INFO", b"", timeout=TIMEOUT_S)
+            return sees_everything((json.loads(answer.data)["data"].get("permissions") or {}).get("subscribe"))
+        except (Error, OSError, TimeoutError, KeyError, ValueError):
+            return True  # the user may not ask
+
     async def _check_stream(self, stream: str) -> None:
         if stream == EVERY:
             return

@@ -19,6 +19,7 @@ In reading order:
 - `stored_files.py`: Files of an object store for DuckDB, read by this process.
 - `buckets.py`: Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
 - `typed.py`: Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
+- `visible.py`: The rows that a user may see.
 - `confined.py`: Confinement of queries to the tables of one account.
 - `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
 - `messages.py`: Messages between the server and a process that answers queries (child.py).

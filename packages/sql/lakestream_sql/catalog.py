@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -44,9 +44,11 @@ from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
 from lakestream_sql.mentions import Mention, Travel, delta_scan
 from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
+from lakestream_sql.visible import matching, visible
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
+    from lakestream.protocol.client import Sight
     from lakestream_sql.typed import TypedTable
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -312,17 +314,25 @@ class StatementSnapshot:
         catalog: the lake.
         text: the whole query text, for errors.
         mentions: all tables of the statement.
+        sees: what the user may see, any of them; None: every row.
 
     Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
     """
 
-    def __init__(self, catalog: StreamCatalog, text: str, mentions: Iterable[Mention] = ()) -> None:
+    def __init__(
+        self,
+        catalog: StreamCatalog,
+        text: str,
+        mentions: Iterable[Mention] = (),
+        sees: Sequence[Sight] | None = None,
+    ) -> None:
         self._catalog = catalog
+        self._sees = sees
         self._text = text
         self._wanted = catalog.last_wanted(mentions)
         self._indexes: dict[LastWanted, LastIndex | None] = {}
         self._found: dict[Mention, str] = {}
-        self._sources = set[str]()
+        self._sources = dict[str, str]()
         self._typed_views = set[str]()
         self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
@@ -330,9 +340,16 @@ class StatementSnapshot:
         self.arrow: dict[str, Any] = {}
         self.versions: set[str] = set()
 
-    def sources(self) -> set[str]:
+    def sources(self) -> Collection[str]:
         """Return the queries that stand for what was located."""
         return self._sources
+
+    def shown(self, name: str) -> str:
+        """Return the name of a column with the names of tables in it: that of a subquery without a name is its text."""
+        if "query(" in name:
+            for source, table in self._sources.items():
+                name = name.replace(f"query({literal(source)})", table)
+        return name
 
     def locate(self, mention: Mention) -> str | None:
         """Return the SELECT of its rows; None for the name of no stream, which may be one of DuckDB's own.
@@ -349,13 +366,13 @@ class StatementSnapshot:
                 except UnknownStream:
                     return None
         found = self._counted(mention) or self._with_json(mention, self._relation(mention))
-        self._sources.add(found)
+        self._sources[found] = doubled(mention.name.rpartition("/")[2])
         return found
 
     def _counted(self, mention: Mention) -> str | None:
         """Return as many rows as a stream has now, for a query that reads no column; None for any other."""
         is_plain = mention.last is None and mention.view is None and mention.travel is None
-        if not mention.counted or not is_plain or not self._catalog.exists(mention.name):
+        if not mention.counted or not is_plain or self._sees is not None or not self._catalog.exists(mention.name):
             return None
         live = self._view(mention)
         rows = None if live is None else live.view.table_rows()
@@ -396,6 +413,13 @@ class StatementSnapshot:
             return self._derived(mention, mention.view)
         if (view := self._typed(mention)) is not None:
             return view
+        rows = self._rows(mention)
+        if self._sees is not None and mention.subject is not None:  # no condition of the user comes below the barrier
+            rows = f"SELECT * FROM ({rows}) WHERE subject = {literal(mention.subject)}"
+        return visible(rows, self._sees)
+
+    def _rows(self, mention: Mention) -> str:
+        """Return all rows of a stream's table."""
         if mention.last is not None:
             return self._last(mention)
         travel = mention.travel
@@ -499,7 +523,7 @@ class StatementSnapshot:
             sql = found[0]
         else:
             sql = last.by_search(f"({self._relation(every)})", filters)
-        return f"SELECT * FROM ({sql}) WHERE {last.matching([mention.pattern])}" if mention.pattern else sql
+        return f"SELECT * FROM ({sql}) WHERE {matching([mention.pattern])}" if mention.pattern else sql
 
     def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""

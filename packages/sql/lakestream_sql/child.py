@@ -139,9 +139,13 @@ def _public(error: BaseException, lake: str) -> str:
 
 def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
     """Answer one query. Raises LakeError and others for one that fails."""
+    from lakestream_sql.confined import HIDDEN, ForbiddenQuery
     from lakestream_sql.statements import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
+    if ask.sees is not None and ask.engine != "duckdb":
+        raise ForbiddenQuery(f"Spark has no barrier before {HIDDEN}: ask DuckDB's engine")
+    session.sees = ask.sees
     of_rows = ask.engine == "duckdb" and not ask.describe
     streams = session.streams(ask.query, bindings)
     wanted = session.last_wanted(ask.query, bindings) if of_rows else []

@@ -17,6 +17,7 @@ import msgspec
 from lakestream.lake.table.schema import literal
 from lakestream_sql.explained import SqlError
 from lakestream_sql.parser import SqlParser, Unparsed, nodes
+from lakestream_sql.visible import TELLING
 
 
 class QueryBounds(msgspec.Struct, frozen=True):
@@ -73,19 +74,22 @@ class Checker:
         self._connection = connection
         self._parser = parser
 
-    def check(self, sql: str, selections: Collection[str] = (), prefix: str = "") -> None:
+    def check(self, sql: str, selections: Collection[str] = (), prefix: str = "", *, restricted: bool = False) -> None:
         """Check one query.
 
         Args:
             sql: a SELECT.
             selections: queries of our own that `query` may execute.
             prefix: what stands before it: EXPLAIN.
+            restricted: the user may not see every row.
 
         Raises:
             ForbiddenQuery: it reads another table, calls another table function, or a function that shows settings.
         """
         if "ANALYZE" in prefix.upper():
             raise ForbiddenQuery("EXPLAIN ANALYZE is not available here: it shows the server's paths")
+        if prefix and restricted:
+            raise ForbiddenQuery(f"EXPLAIN is not available here: it tells of {HIDDEN}")
         try:
             tree = self._parser.tree(sql)
         except Unparsed as error:
@@ -102,10 +106,8 @@ class Checker:
                 named.add(name.lower())
             elif kind == "SHOW_REF" and node["query"] is None:
                 raise ForbiddenQuery(f"only SHOW TABLES is available here: {ONLY_STREAMS}")
-            elif node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in SHOWING:
-                raise ForbiddenQuery(
-                    f"the function {node['function_name']} is not available here: it shows the server's paths"
-                )
+            elif node.get("class") == "FUNCTION":
+                _check_function(str(node.get("function_name", "")).lower(), restricted)
         # A name of a WITH that DuckDB knows too: were it not in reach, DuckDB's own table would be.
         if named and (known := self._known(named)):
             raise ForbiddenQuery(f"{known} is the name of a DuckDB table: use another name after WITH")
@@ -123,7 +125,15 @@ class Checker:
         return None if row is None else str(row[0])
 
 
+HIDDEN = "messages whose subjects this user may not subscribe to"
 ONLY_STREAMS = "a query reads streams, as FROM ORDERS or FROM delta.`streams/ORDERS`"
+
+
+def _check_function(name: str, restricted: bool) -> None:
+    if name in SHOWING:
+        raise ForbiddenQuery(f"the function {name} is not available here: it shows the server's paths")
+    if restricted and name in TELLING:
+        raise ForbiddenQuery(f"the function {name} is not available here: it tells of {HIDDEN}")
 
 
 def _check_call(call: dict[str, Any], selections: Collection[str]) -> None:

@@ -10,7 +10,6 @@ If that one was removed meanwhile, the view knows, and the table is searched for
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
 from lakestream.protocol.subjects import is_literal
 from lakestream_sql.uncompacted import LastIndex, StreamQuery, selected
+from lakestream_sql.visible import matching
 
 LISTED = 64
 """Up to this many messages are listed in a condition; more are joined."""
@@ -82,23 +82,6 @@ def by_search(source: str, filters: Sequence[str] = ()) -> str:
     where = f" WHERE {matching(filters)}" if filters else ""
     # Not by a window function: that would carry all payloads.
     return f"SELECT * FROM {source} WHERE seq IN (SELECT max(seq) FROM {source}{where} GROUP BY subject)"
-
-
-def matching(filters: Sequence[str]) -> str:
-    """Return the condition for subjects that match a NATS filter."""
-    names = [each for each in filters if is_literal(each.encode())]
-    found = [f"subject IN ({', '.join(map(literal, names))})"] if names else []
-    found += [f"regexp_full_match(subject, {literal(_pattern(each))})" for each in filters if each not in names]
-    return f"({' OR '.join(found)})"
-
-
-def _pattern(filter: str) -> str:
-    """Return the regular expression for a filter with wildcards."""
-    tokens = filter.split(".")
-    ends = [".+" if token == ">" and at == len(tokens) - 1 else None for at, token in enumerate(tokens)]
-    return r"\.".join(
-        end or ("[^.]+" if token == "*" else re.escape(token)) for end, token in zip(ends, tokens, strict=True)
-    )
 
 
 def _narrowed(tail: Any, filters: Sequence[str]) -> Any:

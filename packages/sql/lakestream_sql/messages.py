@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from lakestream.lake.last_messages import LastWanted
+from lakestream.protocol.client import Sight
 from lakestream.protocol.sql import ResultColumn
 
 
@@ -27,7 +28,8 @@ class Ask(msgspec.Struct, frozen=True):
     """A query, with the limits of its result.
 
     `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
-    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows.
+    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows. `sees`:
+    what the user may see, any of them; None: every row.
     """
 
     query: str
@@ -40,6 +42,7 @@ class Ask(msgspec.Struct, frozen=True):
     as_of: int | str | None = None
     describe: bool = False
     engine: Literal["duckdb", "spark"] = "duckdb"
+    sees: tuple[Sight, ...] | None = None
 
 
 class ChildReady(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ import msgspec
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
 from lakestream_sql import TAIL_BYTES, Timestamps, buckets, explained, statements
-from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, UnknownStream
+from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.connection import connect, extension_path, reads_tables
 from lakestream_sql.explained import BadSql, SqlError
@@ -37,6 +37,7 @@ from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 if TYPE_CHECKING:
     from lakestream.lake.last_messages import LastPage, LastWanted
     from lakestream.lake.table.json_schema import JsonSchema
+    from lakestream.protocol.client import Sight
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -77,14 +78,19 @@ class Result:
     Args:
         cursor: has executed the query.
         again: executes it once more.
+        shown: returns the name of a column as the user gets it.
     """
 
     def __init__(
-        self, cursor: duckdb.DuckDBPyConnection, again: Callable[[], duckdb.DuckDBPyConnection] | None = None
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        again: Callable[[], duckdb.DuckDBPyConnection] | None = None,
+        shown: Callable[[str], str] = str,
     ) -> None:
         self._cursor, self._again = cursor, again
         description = cursor.description or []
-        self.columns = tuple(str(column[0]) for column in description)
+        self._named = [str(column[0]) for column in description]
+        self.columns = tuple(map(shown, self._named))
         self.types = tuple(str(column[1]) for column in description)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -102,7 +108,16 @@ class Result:
     def batches(self, rows: int) -> Any:
         """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows. It raises OSError for a
         value that fails (`failure`)."""
-        return self._cursor.to_arrow_reader(rows)
+        reader = self._cursor.to_arrow_reader(rows)
+        if self.columns == tuple(self._named):
+            return reader
+        import pyarrow as pa
+
+        named = zip(self.columns, reader.schema, strict=True)
+        schema = pa.schema([field.with_name(name) for name, field in named])
+        return pa.RecordBatchReader.from_batches(
+            schema, (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in reader)
+        )
 
     def failure(self, error: Exception) -> SqlError:
         """Return the error of a value behind rows that were right.
@@ -157,9 +172,14 @@ class Session:
         bounds: memory and threads of a confined session.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
 
+    Attributes:
+        sees: what the user of the next queries may see, any of them; None: every row.
+
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
     """
+
+    sees: Sequence[Sight] | None = None
 
     def __init__(
         self,
@@ -313,11 +333,11 @@ class Session:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: StatementSnapshot | None = None
         for _ in range(_RETRIES):
-            snapshot = StatementSnapshot(self._catalog, text, statement.mentions())
+            snapshot = StatementSnapshot(self._catalog, text, statement.mentions(), self.sees)
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
             if self._checker is not None:
-                self._checker.check(query, snapshot.sources(), statement.prefix)
+                self._checker.check(query, snapshot.sources(), statement.prefix, restricted=self.sees is not None)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
@@ -329,12 +349,12 @@ class Session:
                     return
                 with suppress(duckdb.Error):  # which the query itself raises, too
                     columns = self._interruptible(f"DESCRIBE FROM (\n{query}\n)", snapshot.arrow).fetchall()
-                    described(tuple(row[0] for row in columns), tuple(row[1] for row in columns))
+                    described(tuple(snapshot.shown(row[0]) for row in columns), tuple(row[1] for row in columns))
                     described = None
 
             try:
                 run = partial(self._interruptible, before + query + behind, snapshot.arrow)
-                result = Result(run(describe), run)
+                result = Result(run(describe), run, snapshot.shown)
                 if described is not None:
                     described(result.columns, result.types)
                 return result
@@ -406,7 +426,7 @@ class Session:
     def _show_tables(self) -> Result:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
-            state = self._catalog.state(stream)
+            state = self._catalog.state(stream) if self.sees is None else TableStatus(None, None, None)
             for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name)):
                 rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
@@ -423,7 +443,8 @@ class Session:
             commit = log.summary(version)
             progress = commit.progress
             made = _moment(commit.time_ms * 1_000_000)
-            until = (progress.last_seq, _moment(progress.last_time_ns)) if progress else (None, None)
+            shown = progress is not None and self.sees is None
+            until = (progress.last_seq, _moment(progress.last_time_ns)) if progress and shown else (None, None)
             rows.append((version, made, commit.operation, *until))
         return self._rows(HISTORY, rows)
 

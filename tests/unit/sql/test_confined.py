@@ -257,3 +257,12 @@ def test_a_name_that_no_stream_can_have_is_not_asked_for(session: Session) -> No
 def test_a_stream_of_another_account_is_shown_at_its_place(session: Session) -> None:
     with pytest.raises(UnknownStream, match=r"not a stream of account \$G: .*\n  line 1, column 19:\n"):
         session.streams('FROM accounts."A".ORDERS')
+
+
+def test_a_column_that_has_its_subquery_for_a_name_shows_no_path(lake: Path, session: Session) -> None:
+    found = session.query("SELECT (SELECT max(subject) FROM ORDERS WHERE seq < 9)")
+    assert found.columns == ('(SELECT max(subject) FROM "ORDERS" AS ORDERS WHERE (seq < 9))',)
+    assert found.batches(1).read_all().to_pydict() == {found.columns[0]: ["a"]}
+    names = list[tuple[str, ...]]()
+    list(session.query("FROM (SELECT (SELECT 1 FROM ORDERS))", described=lambda columns, _: names.append(columns)))
+    assert str(lake) not in str(names)

@@ -18,6 +18,7 @@ from lakestream.ops.sql.last import MENTIONED, MentionedBy
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
+from lakestream.protocol.client import Sight
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
@@ -73,12 +74,14 @@ class ClientGone(Exception):
 
 
 class QueryRequest(msgspec.Struct, frozen=True):
-    """A request: its account, the only stream that it may read ("": any), and the subject of its responses."""
+    """A request: its account, the only stream that it may read ("": any), the subject of its responses, and what its
+    user may see (None: every row)."""
 
     account: str
     stream: str
     reply: bytes
     request: SqlRequest
+    sees: tuple[Sight, ...] | None = None
 
 
 class RunningQuery:
@@ -214,6 +217,7 @@ class RunningQuery:
                 as_of=request.as_of,
                 describe=request.describe,
                 engine=request.engine,
+                sees=self._asked.sees,
             )
         )
         mentioned = MENTIONED.decode(await process.hear())

@@ -16,13 +16,18 @@ from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
-from lakestream.protocol.sql import SqlRequest
+from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
 from lakestream_sql.over_nats.pool import Pool, TooManyQueries
 from lakestream_sql.over_nats.query import QueryRequest, RunningQuery
 
 MAX_QUERY = 64 << 10
 """Length of a query (64 Ki characters)."""
+
+UNKNOWN = (
+    "the server that this request came from does not tell who asks, so that nobody knows which rows it may see: "
+    "connect to this server, upgrade that one, or set row_permissions: false in its block sql"
+)
 
 
 class SqlService:
@@ -65,18 +70,24 @@ class SqlService:
         await self._pool.close()
 
     # ------------------------------------------------------------------ requests
-    def asked(self, endpoint: str, account: str, stream: str, bus: Bus, reply: bytes, body: bytes) -> None:
+    def asked(
+        self, endpoint: str, account: str, stream: str, bus: Bus, reply: bytes, body: bytes, who: SqlUser | None
+    ) -> None:
         """Begin a query.
 
         Args:
             stream: the only one that it may read; "": any.
             bus: of the account.
+            who: asks; None: the server that the request came from does not tell.
         """
+        by_permission = self._options().sql.row_permissions
         figures = self.figures[account, endpoint]
         refused: tuple[int, str] | None = None
         try:
             request = sql.decode_request(body)
             refused = self._refusal(request)
+            if refused is None and who is None and by_permission:
+                refused = sql.FORBIDDEN, UNKNOWN
             if refused is None:
                 self._pool.reserve(account)
         except DECODE_ERRORS as error:
@@ -92,7 +103,7 @@ class SqlService:
         figures.queries += 1
         options = self._options()
         query = RunningQuery(
-            QueryRequest(account, stream, reply, request),
+            QueryRequest(account, stream, reply, request, who.sees if who is not None and by_permission else None),
             bus,
             self._pool,
             options.sql,
@@ -123,7 +134,7 @@ class _Serving:
             def asked(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
                 if reply:
                     stream = subject[len(sql.QUERY_STREAM) :].decode("utf-8", "replace")
-                    service.asked(endpoint, account, stream, bus, reply, body)
+                    service.asked(endpoint, account, stream, bus, reply, body, sql.requester(header, client))
 
             return asked
 

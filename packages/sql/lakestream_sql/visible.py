@@ -1,0 +1,59 @@
+"""The rows that a user may see.
+
+Belongs here: the subjects that permissions allow as a condition in DuckDB's SQL, and the barrier around the rows of a
+table. DuckDB moves a user's conditions and expressions down to the scan, before those of an inner query, and the error
+of a cast has the value in it. It cannot move them below an OFFSET, since that would change which rows are left out: an
+OFFSET of 0 keeps the order, and costs the second thread of the scan. Conditions of the barrier itself go down to the
+files: literal subjects and prefixes leave out files and row groups by their statistics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lakestream.lake.table.schema import literal
+from lakestream.protocol.client import Sight
+from lakestream.protocol.subjects import is_literal
+
+AFTER_DOT = "/"
+"""The letter behind the dot in the order of letters."""
+TELLING = frozenset({"stats"})
+"""Functions that tell of rows which are left out: the range of a column in the files."""
+
+
+def visible(select: str, sees: Sequence[Sight] | None) -> str:
+    """Return a SELECT of the rows that a user may see among those of another one. `sees`: None for all."""
+    return select if sees is None else f"SELECT * FROM ({select}) WHERE {_condition(sees)} OFFSET 0"
+
+
+def _condition(sees: Sequence[Sight]) -> str:
+    shown = list[str]()
+    for sight in sees:
+        hidden = f" AND NOT {matching(sight.deny)}" if sight.deny else ""
+        shown.append(f"({'true' if sight.allow is None else matching(sight.allow)}{hidden})")
+    return f"({' OR '.join(shown)})" if shown else "false"
+
+
+def matching(filters: Sequence[str]) -> str:
+    """Return the condition for subjects that match a NATS filter."""
+    names = [each for each in filters if is_literal(each.encode())]
+    found = [f"subject IN ({', '.join(map(literal, names))})"] if names else []
+    found += [_matches(each) for each in filters if each not in names]
+    return f"({' OR '.join(found) or 'false'})"
+
+
+def _matches(filter: str) -> str:
+    """Return the condition for subjects that match a filter with wildcards."""
+    tokens = filter.split(".")
+    wild = next(at for at, token in enumerate(tokens) if token in ("*", ">"))
+    head = ".".join([*tokens[:wild], ""])
+    # A range, unlike a pattern, is compared with the statistics of files.
+    begun = f"subject > {literal(head)} AND subject < {literal(head[:-1] + AFTER_DOT)}" if head else "true"
+    if tokens[wild:] == [">"]:
+        return f"({begun})"
+    ends = ["(?s:.+)" if token == ">" and at == len(tokens) - 1 else None for at, token in enumerate(tokens)]
+    pattern = r"\.".join(
+        end or ("[^.]+" if token == "*" else re.escape(token)) for end, token in zip(ends, tokens, strict=True)
+    )
+    return f"({begun} AND regexp_full_match(subject, {literal(pattern)}))"
