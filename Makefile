@@ -19,7 +19,7 @@ INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
 # Optional products that are packages of their own (packages/parts.py lists them).
-PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/iceberg packages/mcp packages/move packages/mqtt packages/postgres packages/schemas packages/sharing packages/spark packages/sql packages/transfer packages/verify
+PARTS := packages/bench packages/catalogs packages/client packages/commands packages/console packages/demo packages/flight packages/iceberg packages/mcp packages/move packages/mqtt packages/postgres packages/registry packages/schemas packages/sharing packages/spark packages/sql packages/transfer packages/verify
 # Those that `make run` starts with: a running Python does not see what is installed from folders later. The distributions
 # that they require come while the server is up.
 FIRST := packages/client packages/commands packages/console packages/schemas packages/spark packages/sql packages/verify

@@ -35,6 +35,7 @@ MODULES = {
     "mqtt": ("lakestream_mqtt",),
     "otel": ("opentelemetry",),
     "postgres": ("lakestream_postgres", "duckdb"),
+    "registry": ("lakestream_registry",),
     "schemas": ("lakestream_schemas", "fastavro", "jsonschema_rs", "google"),
     "sharing": ("lakestream_sharing",),
     "transfer": ("lakestream_transfer", "duckdb"),

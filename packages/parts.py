@@ -31,6 +31,7 @@ NAMES = (
     "move",
     "mqtt",
     "postgres",
+    "registry",
     "schemas",
     "sharing",
     "spark",

@@ -114,6 +114,7 @@ _later(DATA, "export", "Export a stream to a plain table: Delta, Parquet, CSV or
 _later(DATA, "restore", "Restore a stream as it was at a time: sequences, times, headers and gaps as they were.")
 _later(DATA, "move", "Move streams, buckets and consumers from one NATS server to another.")
 _later_group(DATA, "schema", "Register, compare and infer schemas of payloads.")
+_later_group(DATA, "registry", "Serve Confluent's Schema Registry API, and bring schemas from other registries.")
 _later_group(DATA, "sharing", "Share tables with recipients over Delta Sharing.")
 _later(LOOK, "doctor", "Check this machine and a configuration, and say what is wrong and what to do.")
 _later(LOOK, "verify", "Verify stores, or a running server, and the lake. Nothing is changed.")

@@ -34,6 +34,7 @@ EXTRAS = {
     "object": "commands",
     "pub": "commands",
     "replay": "spark",
+    "registry": "registry",
     "repair": "verify",
     "req": "commands",
     "request": "commands",

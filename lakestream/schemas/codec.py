@@ -25,6 +25,9 @@ class SchemaFormat(Protocol):
     def codec(self, schema: Schema) -> Codec:
         """Return the codec of a schema."""
 
+    def check(self, schema: Schema) -> None:
+        """Check that a text is a schema of its format, which may not have columns: an Avro `string`, say."""
+
     def compare(self, writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
         """Find the differences of a reader's schema from that of what was written."""
 

@@ -36,7 +36,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes: `text`: JSON Schema or Avro schema as JSON; Protobuf: a `.proto` text, or a FileDescriptorSet in base64;
     `message`: Protobuf: full name of the message, "" for the first one; `descriptors`: the compiled `.proto` text;
-    `id`: number of this version among all of the account, for Confluent's wire format; 0: none yet.
+    `id`: number of this schema in the account, for Confluent's wire format; equal schemas share it; 0: none yet;
+    `source`: JSON with the definition that a client of the registry's REST API gave, where `text` differs from it.
     """
 
     name: str
@@ -48,6 +49,12 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     compatibility: Compatibility = "backward"
     id: int = 0
     created_ns: int = 0
+    source: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Return what equal schemas, under any name, have in common: they share one id."""
+        return self.format, self.text, self.message, self.source
 
     @property
     def reference(self) -> str:

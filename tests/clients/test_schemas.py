@@ -82,7 +82,7 @@ async def test_a_version_is_registered_once(client: Client) -> None:
     assert second["id"] != first["id"]
     other = await add(client, "eu.orders", V1)
     assert other["version"] == 1
-    assert other["id"] not in (first["id"], second["id"])
+    assert other["id"] == first["id"]  # an equal schema
     listed = (await ask(client, "LIST"))["schemas"]
     assert [(each["name"], each["versions"]) for each in listed] == [("eu.orders", [1]), ("orders", [1, 2])]
 
@@ -217,7 +217,7 @@ async def test_registrations_at_once_make_each_version_once(client: Client) -> N
     assert sorted(version for version, _ in versions) == list(range(1, 13))
     assert len({number for _, number in versions}) == 12
     others = await asyncio.gather(*(add(client, f"o{n}", V1) for n in range(20)))
-    assert len({each["id"] for each in others}) == 20
+    assert len({each["id"] for each in others}) == 1  # equal schemas share it
 
 
 async def test_a_bucket_that_a_client_made_serves_as_well(client: Client) -> None:

@@ -56,7 +56,7 @@ class RegisteredSchemas:
     """The schemas of an account after some of its bucket's messages.
 
     Attributes: `last_seq`: sequence through which the bucket was read; `revision`: that of the last message applied;
-    `size`: bytes of the documents.
+    `size`: bytes of the documents; `highest_id`: of all documents, deleted ones too.
     """
 
     def __init__(self, log: Log = lambda text: None) -> None:
@@ -64,11 +64,12 @@ class RegisteredSchemas:
         self._clear()
 
     def _clear(self) -> None:
-        self.last_seq = self.revision = self.size = 0
+        self.last_seq = self.revision = self.size = self.highest_id = 0
         self._versions: dict[str, list[Schema]] = {}
         self._highest: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
-        self._by_id: dict[int, Schema] = {}
+        self._by_id: dict[int, list[Schema]] = {}
+        self._ids: dict[tuple[str, str, str, str], int] = {}
 
     def clear(self) -> None:
         """Forget everything: the bucket is another one."""
@@ -97,8 +98,21 @@ class RegisteredSchemas:
         return versions[at] if at < len(versions) and versions[at].version == version else None
 
     def by_id(self, number: int) -> Schema | None:
-        """Return the version with this id, of Confluent's wire format."""
-        return self._by_id.get(number)
+        """Return the first version with this id, of Confluent's wire format."""
+        return next(iter(self._by_id.get(number, ())), None)
+
+    def all_by_id(self, number: int) -> list[Schema]:
+        """Return the versions with this id: equal schemas under several names, or of several versions."""
+        return list(self._by_id.get(number, ()))
+
+    def id_for(self, schema: Schema, last_seq: int) -> int:
+        """Return the id of a schema to come: that of an equal one, else one that none has had.
+
+        Args:
+            schema: without id.
+            last_seq: of the bucket. Ids that were brought from another registry may be beyond it.
+        """
+        return self._ids.get(schema.identity) or max(last_seq, self.highest_id) + 1
 
     def schemas(self) -> Iterator[Schema]:
         """Iterate over all versions of all schemas."""
@@ -138,13 +152,15 @@ class RegisteredSchemas:
         self._sizes[name] = self._sizes.get(name, 0) + len(payload)
         self.size += len(payload)
         if schema.id:
-            self._by_id.setdefault(schema.id, schema)
+            self._by_id.setdefault(schema.id, []).append(schema)
+            self._ids.setdefault(schema.identity, schema.id)
+            self.highest_id = max(self.highest_id, schema.id)
         return schema
 
     def _delete(self, name: str) -> None:
         for schema in self._versions.pop(name, ()):
-            if self._by_id.get(schema.id) is schema:
-                del self._by_id[schema.id]
+            if schema.id:
+                self._by_id[schema.id].remove(schema)
         self.size -= self._sizes.pop(name, 0)
 
 

@@ -266,7 +266,7 @@ class SchemaApi:
                 shown = [_conflict(each) for each in ready.conflicts]
                 error = api_error(20003, err=ready.conflicts[0])
                 return {"error": error.as_dict(), "conflicts": shown}
-            number = stream.store.last_seq + 1
+            number = self._state.id_for(ready.schema, stream.store.last_seq)
             document = registration.numbered(ready.schema, number, self._state)
             if self._state.last_seq == stream.store.last_seq and await self._write(stream, name, document, []):
                 await self._read(stream)

@@ -75,7 +75,12 @@ def write_schema(storage: Storage, account: str, schema: Schema) -> bool:
         raise SchemaConflict(path)
     place = _Place(schema.name, schema.version)
     if schema.id:
-        _index(storage, _id_path(storage, account, schema.id), place)
+        path_of_id = _id_path(storage, account, schema.id)
+        # Equal schemas share an id: the first one's place serves all.
+        if not _create(storage, path_of_id, place) and _place(storage, path_of_id) != place:
+            known = _found(storage, account, path_of_id)
+            if known is None or known.identity != schema.identity:
+                raise SchemaConflict(path_of_id)
     if schema.format == "avro":
         from lakestream.schemas.codec import format_of  # with the first schema
 
@@ -174,12 +179,6 @@ def _place(storage: Storage, path: str) -> _Place | None:
         return None
     except DECODE_ERRORS as error:
         raise DamagedSchema(path, str(error)) from None
-
-
-def _index(storage: Storage, path: str, place: _Place) -> None:
-    """Write an index file; its content never changes."""
-    if not _create(storage, path, place) and _place(storage, path) != place:
-        raise SchemaConflict(path)
 
 
 def _create(storage: Storage, path: str, place: _Place) -> bool:

@@ -23,6 +23,7 @@ In reading order:
 - `sql.py`: SQL over NATS: a query and its result.
 - `sync.py`: The client for callers without an event loop.
 - `gateway.py`: Logins of gateways: programs on the server's machine that connect as each of their users.
+- `http_users.py`: Users of a program with an HTTP port, which are those of the NATS server.
 """
 
 from __future__ import annotations

@@ -100,9 +100,10 @@ def restore_schemas(
         found = list(schemas.everything(storage, account))
         if not found:
             raise TransferFailed(f"the lake {storage.root} has no schemas of account {account}")
-        records = [
-            Record(each.id, each.created_ns, f"{SUBJECTS}{each.name}".encode(), b"", each.document()) for each in found
-        ]
+        records, seq = [], 0
+        for each in found:
+            seq = max(seq + 1, each.id)  # equal schemas share an id; none may be given again
+            records.append(Record(seq, each.created_ns, f"{SUBJECTS}{each.name}".encode(), b"", each.document()))
         with ClientLink(server) as link:
             if link.stream(STREAM) is not None:
                 raise TransferFailed(f"the account has schemas: delete its stream {STREAM} first to bring these back")

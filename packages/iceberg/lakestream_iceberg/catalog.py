@@ -1,6 +1,7 @@
 """The Iceberg REST catalog of a lake, read-only.
 
-Belongs here: routes and answers. HTTP itself is in lakestream/http, logins in users.py. Files are read in threads.
+Belongs here: routes and answers. HTTP itself is in lakestream/http, logins are in lakestream_client. Files are read in
+threads.
 
 A login sees one namespace, which is its account: `lakestream` is the default account. Its tables are the streams that
 have an Iceberg table and that the user may read. Metadata is passed on as the compactor wrote it; clients read the
@@ -24,8 +25,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream_client.http_users import TOKEN_S, HttpUser, HttpUsers, Rejected
 from lakestream_iceberg import metadata
-from lakestream_iceberg.users import TOKEN_S, CatalogUser, CatalogUsers, Rejected
 from lakestream_spark.write import iceberg_files
 
 DEFAULT_NAMESPACE = "lakestream"
@@ -60,7 +61,7 @@ class RestCatalog(HttpHandler):
         users: logs the clients in.
     """
 
-    def __init__(self, storage: Storage, users: CatalogUsers) -> None:
+    def __init__(self, storage: Storage, users: HttpUsers) -> None:
         self._storage, self._users = storage, users
 
     def refuse(self, request: HttpRequest) -> HttpAnswer | int:
@@ -108,7 +109,7 @@ class RestCatalog(HttpHandler):
         raise _Refused(404, "NotFoundException", "not found")
 
     async def _in_namespace(
-        self, request: HttpRequest, user: CatalogUser, own: str, rest: list[str], query: Mapping[str, str]
+        self, request: HttpRequest, user: HttpUser, own: str, rest: list[str], query: Mapping[str, str]
     ) -> HttpAnswer:
         match rest:
             case []:
@@ -121,7 +122,7 @@ class RestCatalog(HttpHandler):
                 return await self._table(request, user, table, query)
         raise _Refused(404, "NotFoundException", "not found")
 
-    async def _table(self, request: HttpRequest, user: CatalogUser, name: str, query: Mapping[str, str]) -> HttpAnswer:
+    async def _table(self, request: HttpRequest, user: HttpUser, name: str, query: Mapping[str, str]) -> HttpAnswer:
         found = None
         if user.may_read(name):
             path = paths.table(self._storage.root, name, user.account)
@@ -147,7 +148,7 @@ class RestCatalog(HttpHandler):
             return _oauth("invalid_client", "the server rejects user and password", 401)
         return _json({"access_token": token, "token_type": "bearer", "expires_in": TOKEN_S})
 
-    async def _user(self, request: HttpRequest) -> CatalogUser:
+    async def _user(self, request: HttpRequest) -> HttpUser:
         try:
             return await self._users.find(request.headers.get("authorization", ""))
         except Rejected:

@@ -76,10 +76,10 @@ def serve(
 
 async def _run(server: str, lake: str, host: str, port: int, context: ssl.SSLContext | None) -> None:
     from lakestream.http.connection import HttpConnection, HttpLimits, HttpRoom
+    from lakestream_client.http_users import HttpUsers
     from lakestream_iceberg.catalog import RestCatalog
-    from lakestream_iceberg.users import CatalogUsers
 
-    catalog = RestCatalog(open_storage(lake), CatalogUsers(server))
+    catalog = RestCatalog(open_storage(lake), HttpUsers(server, "lakestream iceberg"))
     most = {"most": MAX_CONNECTIONS, "of_address": MAX_CONNECTIONS}  # a proxy may be the only address
     room = HttpRoom(HttpLimits(**most, head_s=IDLE_S, idle_s=IDLE_S, body_s=IDLE_S, stalled_s=IDLE_S))
     loop, ended = asyncio.get_running_loop(), asyncio.Event()

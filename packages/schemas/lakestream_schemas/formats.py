@@ -24,6 +24,12 @@ class JsonFormat:
         return JsonCodec(schema.text)
 
     @staticmethod
+    def check(schema: Schema) -> None:
+        from lakestream_schemas.json_schema.codec import check_schema
+
+        check_schema(schema.text)
+
+    @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
         from lakestream_schemas.json_schema import compatibility
 
@@ -52,6 +58,12 @@ class AvroFormat(JsonFormat):
         return AvroCodec(schema.text)
 
     @staticmethod
+    def check(schema: Schema) -> None:
+        from lakestream_schemas.avro.model import parse
+
+        parse(schema.text, any_root=True)
+
+    @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
         from lakestream_schemas.avro import compatibility
 
@@ -72,6 +84,14 @@ class ProtobufFormat(JsonFormat):
         from lakestream_schemas.protobuf.codec import ProtobufCodec
 
         return ProtobufCodec(schema.descriptors or schema.text, schema.message)
+
+    @staticmethod
+    def check(schema: Schema) -> None:
+        from lakestream_schemas.protobuf.model import message_of, read_files
+
+        files = read_files(schema.descriptors or schema.text)
+        if files.file[-1].message_type:  # a file that others import may have none
+            message_of(files, schema.message)
 
     @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:

@@ -69,6 +69,8 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
         "up",
         "mcp",
         "iceberg serve",
+        "registry serve",
+        "registry follow",
         "sharing serve",
         "sharing create",
     }  # the last prints a profile, which is JSON
@@ -82,7 +84,7 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
 
 def test_the_page_of_commands_names_every_command() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
-    groups = ("", "catalog", "config", "consumer", "iceberg", "kv", "object", "schema", "sharing", "stream")
+    groups = ("", "catalog", "config", "consumer", "iceberg", "kv", "object", "registry", "schema", "sharing", "stream")
     aliases = ("req", "kv del", "object del")  # as of the nats command
     assert [name for name, _ in commands() if f"`{name}`" not in page and name not in groups + aliases] == []
 

@@ -27,7 +27,7 @@ def compare(writer: str, reader: str, found: Differences) -> None:
     Raises:
         BadSchema: one of them cannot be read.
     """
-    _Comparison().compare(parse(writer), parse(reader), found)
+    _Comparison().compare(parse(writer, any_root=True), parse(reader, any_root=True), found)
 
 
 class _Comparison:

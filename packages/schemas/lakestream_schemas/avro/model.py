@@ -70,8 +70,12 @@ class AvroType(msgspec.Struct, gc=True):
         return self.name or self.kind
 
 
-def parse(text: str) -> AvroType:
+def parse(text: str, any_root: bool = False) -> AvroType:
     """Return the tree of a schema.
+
+    Args:
+        text: its JSON.
+        any_root: accept schemas other than records, which have no columns.
 
     Raises:
         BadSchema: it is no schema, no record, or exceeds a limit.
@@ -83,7 +87,7 @@ def parse(text: str) -> AvroType:
         found = msgspec.json.decode(raw)
     except DECODE_ERRORS as error:
         raise BadSchema(f"it is not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("type") != "record":
+    if not any_root and (not isinstance(found, dict) or found.get("type") != "record"):
         raise BadSchema("the root is not a record", remedy='begin with {"type": "record", "name": …, "fields": […]}')
     try:
         # Without the mark of parsed schemas, a text that has it would not be checked.

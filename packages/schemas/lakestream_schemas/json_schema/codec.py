@@ -62,6 +62,19 @@ def parse_schema(text: str) -> Node:
     return node
 
 
+def check_schema(text: str) -> None:
+    """Check that a text is a JSON Schema, of objects or of anything else.
+
+    Raises:
+        BadSchema: it is none.
+    """
+    schema = parse_schema(text)
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        raise BadSchema(str(getattr(error, "message", error))[:300]) from None
+
+
 def _draft(node: Node) -> Any:
     name = node.get("$schema", next(iter(_DRAFTS)))
     found = _DRAFTS.get(name.removesuffix("#")) if isinstance(name, str) else None

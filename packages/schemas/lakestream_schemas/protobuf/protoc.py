@@ -22,22 +22,28 @@ _CALL = """
 import sys
 from importlib.resources import files
 from grpc_tools import protoc
-sys.exit(protoc.main(["protoc", "-I.", "-I" + str(files("grpc_tools") / "_proto"), "--include_imports",
+sys.exit(protoc.main(["protoc", "-I.", "-I" + str(files("grpc_tools") / "_proto"), "--include_imports", *sys.argv[1:],
                       "--descriptor_set_out=out.pb", "schema.proto"]))
 """
 
 
-def compile_proto(text: str) -> str:
-    """Return the descriptor set of a `.proto` text, in base64. It may import google/protobuf/*.proto only.
+def compile_proto(text: str, imports: bytes = b"") -> str:
+    """Return the descriptor set of a `.proto` text, in base64. It may import google/protobuf/*.proto.
+
+    Args:
+        text: the file.
+        imports: descriptor set with other files that it may import.
 
     Raises:
         BadSchema: it does not compile, or grpcio-tools is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="lakestream-proto-") as folder:
         Path(folder, "schema.proto").write_text(text, encoding="utf-8", errors="surrogatepass")
+        if imports:
+            Path(folder, "imports.pb").write_bytes(imports)
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-c", _CALL],
+                [sys.executable, "-I", "-c", _CALL, *(["--descriptor_set_in=imports.pb"] if imports else [])],
                 cwd=folder,
                 capture_output=True,
                 text=True,

@@ -1,7 +1,7 @@
-"""Users of the catalog, which are those of the NATS server.
+"""Users of a program with an HTTP port, which are those of the NATS server.
 
 Belongs here: what the field `authorization` means for NATS, the check of a login by connecting with it, and what the
-user may read. A login that was accepted counts for `REMEMBERED_S`.
+user may ask for. A login that was accepted counts for `REMEMBERED_S`.
 
     Basic <user>:<password>      a user with a password
     Bearer <token>               one that `oauth/tokens` returned for user and password, or the server's `token`
@@ -44,7 +44,7 @@ class Rejected(Exception):
     """Raised for a login that the server rejects."""
 
 
-class CatalogUser(msgspec.Struct, frozen=True):
+class HttpUser(msgspec.Struct, frozen=True):
     """A user: its account, and its rules for publishing and subscribing as `$SYS.REQ.USER.INFO` shows them (None:
     everything)."""
 
@@ -54,30 +54,33 @@ class CatalogUser(msgspec.Struct, frozen=True):
 
     def may_read(self, stream: str) -> bool:
         """Return True if the user may get messages of a stream by sequence, and subscribe to each of them."""
-        if not sees_everything(self.subscribe):
-            return False
+        return sees_everything(self.subscribe) and self.may_publish(f"$JS.API.STREAM.MSG.GET.{stream}")
+
+    def may_publish(self, to: str) -> bool:
+        """Return True if the user may publish to a subject."""
         if self.publish is None:
             return True
-        subject = f"$JS.API.STREAM.MSG.GET.{stream}".encode()
+        subject = to.encode()
         allow, deny = self.publish.get("allow"), self.publish.get("deny") or ()
         if allow and not any(matches(each.split()[0].encode(), subject) for each in allow):
             return False
         return not any(matches(each.split()[0].encode(), subject) for each in deny)
 
 
-class CatalogUsers:
+class HttpUsers:
     """Logs users in at a server.
 
     Args:
         server: its URL.
+        name: of the connections by which logins are checked.
     """
 
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._known: OrderedDict[bytes, tuple[CatalogUser, float]] = OrderedDict()
+    def __init__(self, server: str, name: str) -> None:
+        self._server, self._name = server, name
+        self._known: OrderedDict[bytes, tuple[HttpUser, float]] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[dict[str, Any], float]] = OrderedDict()
 
-    async def find(self, authorization: str) -> CatalogUser:
+    async def find(self, authorization: str) -> HttpUser:
         """Return the user of a request's field `authorization`; "" is a user without a login.
 
         Raises:
@@ -117,7 +120,7 @@ class CatalogUsers:
             return signed_login(value, nkeys.new_seed())
         return {"token": value}
 
-    async def _log_in(self, login: Mapping[str, Any]) -> CatalogUser:
+    async def _log_in(self, login: Mapping[str, Any]) -> HttpUser:
         digest = hashlib.sha256(repr(sorted((key, str(value)) for key, value in login.items())).encode()).digest()
         user, until = self._known.get(digest, (None, 0.0))
         if user is not None and until > time.monotonic():
@@ -127,11 +130,11 @@ class CatalogUsers:
         _bound(self._known)
         return user
 
-    async def _asked(self, login: Mapping[str, Any]) -> CatalogUser:
+    async def _asked(self, login: Mapping[str, Any]) -> HttpUser:
         from nats.errors import Error, NoServersError
 
         try:
-            connection = await connect_user("lakestream iceberg", self._server, False, login)
+            connection = await connect_user(self._name, self._server, False, login)
         except (NoServersError, OSError, TimeoutError) as error:
             raise OSError(f"the NATS server at {self._server} cannot be reached: {error}") from None
         except (Error, ValueError):
@@ -140,7 +143,7 @@ class CatalogUsers:
             answer = await connection.request("$SYS.REQ.USER.INFO", b"", timeout=ANSWER_S)
             found = json.loads(answer.data)["data"]
             rules = found.get("permissions") or {}
-            return CatalogUser(str(found["account"]), rules.get("publish"), rules.get("subscribe"))
+            return HttpUser(str(found["account"]), rules.get("publish"), rules.get("subscribe"))
         except (Error, TimeoutError, KeyError, ValueError):
             raise Rejected from None  # without its permissions nothing can be shown
         finally:
