@@ -14,5 +14,6 @@ In reading order:
 - `schema.py`: `lakestream schema`: the schema registry of an account.
 - `status.py`: `lakestream status`: a server on one screen.
 - `top.py`: `lakestream top`: connections, streams and consumers of a running server, live.
+- `schema_file.py`: `lakestream schema test`: checks of a schema's file without a server, for CI.
 - `infer.py`: Proposal of a JSON Schema from a sample of payloads.
 """

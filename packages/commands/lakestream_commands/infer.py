@@ -1,14 +1,18 @@
 """Proposal of a JSON Schema from a sample of payloads.
 
-Belongs here: what the values of each field have in common, and the payloads that the proposal would not allow. The
-same sample gives the same text.
+Belongs here: what the values of each field have in common, the reason of each choice, and the payloads that the
+proposal would not allow. The same sample gives the same text.
+
+Data drifts: a field comes, goes, or changes its type at some message. The sample is in the stream's order, so each type
+of a field has a first and a last message. Where one type ends before another begins, the later one is proposed, since
+messages are decoded by the version in force when they were stored; a mixture in time order stays free-form.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -21,9 +25,9 @@ from lakestream.schemas.errors import Misfit, RowMisfit
 from lakestream_schemas.json_schema.bounds import MAX_DEPTH
 from lakestream_schemas.json_schema.codec import JsonCodec
 
-MAX_SAMPLE = 10_000
+MAX_SAMPLE = 100_000
 """Maximum number of payloads that are looked at."""
-MAX_SAMPLE_BYTES = 64 << 20
+MAX_SAMPLE_BYTES = 256 << 20
 """Maximum size of them, together."""
 MAX_INFERRED_DEPTH = 12
 """Nesting of objects and lists above which values are free-form."""
@@ -39,19 +43,31 @@ MAP_PRESENCE = 0.2
 """Average share of objects that have a name of a map, at most."""
 OUTLIERS = 0.01
 """Maximum share of values of another type that are set aside instead of making the field free-form."""
+DRIFT_LEAST = 20
+"""Minimum number of values of a type, or of objects with or without a field, that count as a change of the data."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _AS_INSTANT, _AS_DATE = msgspec.json.Decoder(datetime), msgspec.json.Decoder(date)
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """A choice of the proposal for a field, and the reason. `row`: place in the sample at which the data changed."""
+
+    field: str
+    choice: str
+    reason: str
+    row: int | None = None
+
+
 class InferredSchema(msgspec.Struct, frozen=True):
     """A proposed schema. `schema`: its text; `payloads`: number of payloads that were looked at; `misfits`: those that
-    do not fit it, by their place in the sample."""
+    do not fit it, by their place in the sample; `choices`: the reasons, in the order of the fields."""
 
     schema: str
     payloads: int
     misfits: list[RowMisfit]
+    choices: list[Choice]
 
 
 def infer(payloads: Iterable[bytes]) -> InferredSchema:
@@ -70,54 +86,73 @@ def infer(payloads: Iterable[bytes]) -> InferredSchema:
             except DECODE_ERRORS:
                 continue
             if isinstance(value, dict):
-                root.add(value, 0)
-    schema = {"type": "object"} | _Maker().of(root) if root.count else {"type": "object"}
+                root.add(value, 0, len(sample) - 1)
+    maker = _Maker()
+    schema = {"type": "object"} | maker.of(root, "") if root.count else {"type": "object"}
     if "properties" not in schema:
         schema = {"type": "object", "properties": {}}
     text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode()
     fits = JsonCodec(text).fits
     found = [(row, fits(payload)) for row, payload in enumerate(sample)]
-    return InferredSchema(
-        text, len(sample), [RowMisfit(row, misfit) for row, misfit in found if isinstance(misfit, Misfit)]
-    )
+    misfits = [RowMisfit(row, misfit) for row, misfit in found if isinstance(misfit, Misfit)]
+    return InferredSchema(text, len(sample), misfits, maker.choices)
+
+
+class _Kind:
+    """Values of one type: their number, and the first and last place in the sample."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, row: int) -> None:
+        self.count, self.first, self.last = 0, row, row
 
 
 class _Seen:
-    """Values of one field."""
+    """Values of one field. `before`, `through`: number of objects that might have had it, before the first and through
+    the last that has."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: int = 0) -> None:
         self.count = 0
-        self.kinds: Counter[str] = Counter()
+        self.kinds: dict[str, _Kind] = {}
         self.texts: Counter[str] | None = Counter()
         self.formats = {"uuid", "date-time", "date"}
         self.names: dict[str, _Seen] = {}
         self.elements: _Seen | None = None
         self.low = self.high = 0
+        self.before = self.through = before
 
-    def add(self, value: Any, depth: int) -> None:
+    def add(self, value: Any, depth: int, row: int) -> None:
         """Add one value."""
         self.count += 1
-        kind = _kind(value)
-        self.kinds[kind] += 1
-        if kind == "string":
+        name = _KINDS[type(value)]
+        kind = self.kinds.get(name)
+        if kind is None:
+            kind = self.kinds[name] = _Kind(row)
+        kind.count += 1
+        kind.last = row
+        if name == "string":
             self._add_text(value)
-        elif kind == "integer":
-            self.low, self.high = min(self.low, value), max(self.high, value)
+        elif name == "integer":
+            if value > self.high:
+                self.high = value
+            elif value < self.low:
+                self.low = value
         elif depth >= MAX_INFERRED_DEPTH:
             return
-        elif kind == "object":
-            for name, part in value.items():
-                seen = self.names.get(name)
+        elif name == "object":
+            for field, part in value.items():
+                seen = self.names.get(field)
                 if seen is None:
                     if len(self.names) >= 4 * MAX_FIELDS:
                         continue
-                    seen = self.names[name] = _Seen()
-                seen.add(part, depth + 1)
-        elif kind == "array":
+                    seen = self.names[field] = _Seen(kind.count - 1)
+                seen.through = kind.count
+                seen.add(part, depth + 1, row)
+        elif name == "array":
             if self.elements is None:
                 self.elements = _Seen()
             for part in value:
-                self.elements.add(part, depth + 1)
+                self.elements.add(part, depth + 1, row)
 
     def _add_text(self, text: str) -> None:
         if self.texts is not None:
@@ -130,7 +165,10 @@ class _Seen:
     def merge(self, other: _Seen) -> None:
         """Add the values of another field."""
         self.count += other.count
-        self.kinds += other.kinds
+        for name, kind in other.kinds.items():
+            own = self.kinds.setdefault(name, _Kind(kind.first))
+            own.count += kind.count
+            own.first, own.last = min(own.first, kind.first), max(own.last, kind.last)
         self.formats &= other.formats
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.texts = None
@@ -141,11 +179,16 @@ class _Seen:
             self.elements.merge(other.elements)
 
 
-def _kind(value: Any) -> str:
-    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
-        if isinstance(value, kind):
-            return name
-    return "null" if value is None else "object"
+_KINDS = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+"""Types of JSON by those of decoded values."""
 
 
 def _has_format(text: str, name: str) -> bool:
@@ -162,60 +205,118 @@ def _has_format(text: str, name: str) -> bool:
 
 
 class _Maker:
-    """Maker of schemas; it stops describing parts when there are too many fields."""
+    """Maker of schemas; it stops describing parts when there are too many fields. `choices`: the reasons so far."""
 
     def __init__(self) -> None:
         self._fields = 0
+        self.choices: list[Choice] = []
 
-    def of(self, seen: _Seen, is_root: bool = True) -> dict[str, Any]:
-        """Return the schema of a field."""
+    def of(self, seen: _Seen, where: str) -> dict[str, Any]:
+        """Return the schema of a field; `where`: its path, "" for the root."""
         self._fields += 1
-        kinds = Counter(seen.kinds)
+        kinds = {name: kind.count for name, kind in seen.kinds.items()}
         nulls = kinds.pop("null", 0)
         if "number" in kinds and "integer" in kinds:
+            self._say(where, "number", f"{kinds['integer']:,} integers and {kinds['number']:,} other numbers")
             kinds["number"] += kinds.pop("integer")
         total = sum(kinds.values())
-        if not total or self._fields > MAX_FIELDS // 2:
+        if not total:
+            self._say(where, "any value", "it is always null")
+            return {}
+        if self._fields > MAX_FIELDS // 2:
+            self._say(where, "any value", f"there are more than {MAX_FIELDS // 2} fields")
             return {}
         kind, most = min(kinds.items(), key=lambda item: (-item[1], item[0]))
         if total - most > OUTLIERS * total:
-            return {}
+            shown = ", ".join(f"{count:,} {name}" for name, count in sorted(kinds.items()))
+            later = _later(seen, kinds)
+            if later is None:
+                self._say(where, "any value", f"the types are mixed: {shown}")
+                return {}
+            kind, most = later, kinds[later]
+            reason = f"the type changed: {shown}; earlier messages are listed as misfits"
+            self._say(where, kind, reason, seen.kinds[kind].first)
+        elif total > most:
+            self._say(where, kind, f"{total - most:,} of {total:,} values have another type, and are listed as misfits")
+        if nulls:
+            self._say(where, f"{kind} or null", f"{nulls:,} of {seen.count:,} values are null")
         found: dict[str, Any] = {"type": [kind, "null"] if nulls else kind}
         if kind == "string":
-            found |= self._string(seen, total, bool(nulls))
+            found |= self._string(seen, total, bool(nulls), where)
         elif kind == "integer":
             is_mixed = seen.low < 0 and seen.high > scalars.INT64_MAX
             if is_mixed or seen.high > scalars.UINT64_MAX or seen.low < scalars.INT64_MIN:
+                self._say(where, "number", "there are integers beyond 64 bits")
                 found["type"] = ["number", "null"] if nulls else "number"
             elif seen.high > scalars.INT64_MAX:
+                self._say(where, "uint64", f"the highest integer is {seen.high:,}")
                 found["format"] = "uint64"
         elif kind == "array" and seen.elements is not None and seen.elements.count:
-            found["items"] = self.of(seen.elements, False)
+            found["items"] = self.of(seen.elements, f"{where}[]")
         elif kind == "object":
-            found |= self._object(seen, most, is_root)
+            found |= self._object(seen, most, where)
         return found
 
-    @staticmethod
-    def _string(seen: _Seen, total: int, is_nullable: bool) -> dict[str, Any]:
+    def _say(self, where: str, choice: str, reason: str, row: int | None = None) -> None:
+        self.choices.append(Choice(where, choice, reason, row))
+
+    def _string(self, seen: _Seen, total: int, is_nullable: bool, where: str) -> dict[str, Any]:
         for name in ("date-time", "date", "uuid"):
             if name in seen.formats:
+                self._say(where, f"format {name}", f"all {seen.kinds['string'].count:,} texts are such")
                 return {"format": name}
         if seen.texts and total >= ENUM_REPEATS * len(seen.texts):
+            self._say(where, "enum", f"{total:,} texts have {len(seen.texts)} different values")
             values: list[Any] = sorted(seen.texts)
             return {"enum": [*values, None] if is_nullable else values}
         return {}
 
-    def _object(self, seen: _Seen, total: int, is_root: bool) -> dict[str, Any]:
+    def _object(self, seen: _Seen, total: int, where: str) -> dict[str, Any]:
         if not seen.names:
+            self._say(where, "text", "no object has a field")
             return {}
         present = sum(part.count for part in seen.names.values()) / len(seen.names)
-        if not is_root and len(seen.names) > MAP_NAMES and present < MAP_PRESENCE * total:
+        if where and len(seen.names) > MAP_NAMES and present < MAP_PRESENCE * total:
+            share = f"each is in {present / total:.1%} of the objects on average"
+            self._say(where, "map", f"the objects have {len(seen.names):,} names, and {share}")
             merged = _Seen()
             for part in seen.names.values():
                 merged.merge(part)
-            return {"additionalProperties": self.of(merged, False)}
+            return {"additionalProperties": self.of(merged, f"{where}.*")}
         names = {name: part for name, part in seen.names.items() if self._fields + len(seen.names) < MAX_FIELDS // 2}
         names = names or dict(list(seen.names.items())[: max(0, MAX_FIELDS // 2 - self._fields)])
-        properties = {name: self.of(part, False) for name, part in names.items()}
-        required = [name for name, part in names.items() if part.count == total]
+        if left := len(seen.names) - len(names):
+            self._say(where, "no column", f"{left:,} more names; a schema has at most {MAX_FIELDS // 2} fields here")
+        prefix = f"{where}." if where else ""
+        required = []
+        properties = {}
+        for name, part in names.items():
+            if part.count == total:
+                required.append(name)
+            else:
+                self._say(prefix + name, "optional", *_presence(part, total))
+            properties[name] = self.of(part, prefix + name)
         return {"properties": properties} | ({"required": required} if required else {})
+
+
+def _later(seen: _Seen, kinds: Mapping[str, int]) -> str | None:
+    """Return the type that a field has changed to; None if types are mixed in time."""
+    by_end = sorted(kinds, key=lambda name: seen.kinds[name].last)
+    last = by_end[-1]
+    begins = seen.kinds[last].first
+    if kinds[last] >= DRIFT_LEAST and all(seen.kinds[name].last < begins for name in by_end[:-1]):
+        return last
+    return None
+
+
+def _presence(part: _Seen, total: int) -> tuple[str, int | None]:
+    """Return (the reason why a field is optional, the place where it came or went)."""
+    since, after = total - part.before, total - part.through
+    kinds = part.kinds.values()
+    if part.before >= DRIFT_LEAST and part.count == since >= DRIFT_LEAST:
+        return f"it came later: in all {since:,} objects since, and in none of {part.before:,} before", min(
+            kind.first for kind in kinds
+        )
+    if after >= DRIFT_LEAST and part.count == part.through - part.before >= DRIFT_LEAST:
+        return f"it went: in none of the last {after:,} objects", max(kind.last for kind in kinds)
+    return f"it is in {part.count:,} of {total:,} objects", None

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from lakestream.cli.link import ClientLink, TransferFailed, exits
@@ -21,13 +22,14 @@ from lakestream.cli.results import visible
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json
 from lakestream.log.format.record import Record
-from lakestream.protocol.schema_api import PREFIX
+from lakestream.protocol.schema_api import DEFAULT_COMPATIBILITY, PREFIX
 from lakestream.protocol.subjects import matches
+from lakestream.schemas.schema import Schema
 from lakestream_commands.restore import restore_schemas
 
-MAX_SAMPLE = 10_000
+MAX_SAMPLE = 100_000
 """Maximum number of messages of a sample."""
-MAX_SAMPLE_BYTES = 64 << 20
+MAX_SAMPLE_BYTES = 256 << 20
 """Maximum size of their payloads, together."""
 SAMPLE_PARTS = 10
 """Number of places of a stream, at equal distances, from which messages are taken."""
@@ -209,6 +211,7 @@ def infer(
     count: Annotated[
         int, typer.Option("--count", min=1, max=MAX_SAMPLE, help="Number of messages to sample from the whole stream.")
     ] = 2_000,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why, for each choice, on stderr.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Propose a JSON Schema for a stream, from a sample. stdout has the schema, stderr what would not fit."""
@@ -226,12 +229,71 @@ def infer(
             {"seq": record.seq, "subject": record.subject, "field": why.field, "rule": why.rule, "text": why.text}
             for record, why in misfits
         ]
-        print_json({"schema": json.loads(proposal.schema), "payloads": proposal.payloads, "misfits": shown})
+        choices = [
+            {"field": each.field, "choice": each.choice, "reason": each.reason}
+            | ({} if each.row is None else {"seq": records[each.row].seq})
+            for each in proposal.choices
+        ]
+        found = {"schema": json.loads(proposal.schema), "payloads": proposal.payloads, "misfits": shown}
+        print_json(found | {"choices": choices})
         return
     print(proposal.schema)
+    for each in proposal.choices if explain else ():
+        at = "" if each.row is None else f" (at seq {records[each.row].seq:,})"
+        print(visible(f"  {each.field or 'payload'}: {each.choice}: {each.reason}{at}"), file=sys.stderr)
     print(f"{counted(proposal.payloads, 'message')} looked at, {len(misfits)} would not fit", file=sys.stderr)
     for record, why in misfits[:SHOWN_MISFITS]:
         print(visible(f"  seq {record.seq} {record.subject.decode('utf-8', 'replace')}: {why}"), file=sys.stderr)
+
+
+@schema.command("test")
+def check_files(
+    file: FileArgument,
+    fits: Annotated[
+        list[str] | None,
+        typer.Option("--fits", metavar="FILE", help="Payloads that should fit; .jsonl: one in each line. Repeatable."),
+    ] = None,
+    misfits: Annotated[
+        list[str] | None, typer.Option("--misfits", metavar="FILE", help="Payloads that should not fit. Repeatable.")
+    ] = None,
+    before: Annotated[
+        list[str] | None,
+        typer.Option("--before", metavar="FILE", help="An earlier version, the oldest first. Repeatable."),
+    ] = None,
+    format: FormatOption = "",
+    message: MessageOption = "",
+    compatibility: CompatibilityOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check a schema, payloads and earlier versions from files, without a server. Exit code 1: a check failed."""
+    from lakestream_commands.schema_file import check_file
+
+    mode = compatibility or DEFAULT_COMPATIBILITY
+    texts = [*(before or []), file]
+    try:
+        *earlier, schema = (
+            msgspec.convert(
+                {"name": "schema", "version": number, **_definition(text, format, message, mode)}, type=Schema
+            )
+            for number, text in enumerate(texts, 1)
+        )
+        found = check_file(file, schema, fits or [], misfits or [], earlier)
+    except msgspec.ValidationError as error:
+        complain(f"{error}")
+        raise typer.Exit(1) from None
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}")
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        for each in found.checks:
+            problem = f": {each.problem}" if each.problem else ""
+            print(visible(f"{'fail' if each.problem else 'ok  '} {each.check}: {each.subject}{problem}"))
+        for name, kind in found.columns.items():
+            print(visible(f"     {name} {kind}"))
+    if not found.is_good:
+        raise typer.Exit(1)
 
 
 def _definition(file: str, format: str, message: str, compatibility: str) -> dict[str, Any]:

@@ -86,3 +86,41 @@ def test_odd_samples_give_a_schema() -> None:
     assert len(infer([b"", b"\xff", b"[" * 100_000]).misfits) == 3
     wide = [json.dumps({f"n{n}-{row}": 1 for n in range(500)}).encode() for row in range(5)]
     assert infer(wide).payloads == 5
+
+
+def test_a_field_that_changed_its_type_has_the_later_one() -> None:
+    rows = [json.dumps({"id": n if n < 60 else f"o{n}"}).encode() for n in range(100)]
+    found = infer(rows)
+    assert json.loads(found.schema)["properties"]["id"] == {"type": "string"}
+    assert [each.row for each in found.misfits] == list(range(60))
+    (choice,) = (each for each in found.choices if each.row is not None)
+    assert (choice.field, choice.choice, choice.row) == ("id", "string", 60)
+    mixed = infer([json.dumps({"id": n if n % 2 else f"o{n}"}).encode() for n in range(100)])
+    assert json.loads(mixed.schema)["properties"]["id"] == {}
+
+
+def test_choices_tell_fields_that_came_and_went() -> None:
+    rows = [{"a": {"old": 1} if n < 50 else {"new": 1}, "rare": 1} if n != 7 else {"a": {"old": 1}} for n in range(100)]
+    found = infer([json.dumps(row).encode() for row in rows])
+    told = {
+        each.field: (each.reason.partition(":")[0], each.row) for each in found.choices if each.choice == "optional"
+    }
+    assert told == {
+        "a.old": ("it went", 49),
+        "a.new": ("it came later", 50),
+        "rare": ("it is in 99 of 100 objects", None),
+    }
+
+
+def test_each_choice_beyond_a_plain_type_has_a_reason() -> None:
+    rows = [
+        {"state": "new" if n % 2 else "paid", "n": 1 if n % 3 else 1.5, "m": {f"u{n}": 1}, "z": None if n % 5 else 1}
+        for n in range(100)
+    ]
+    found = infer([json.dumps(row).encode() for row in rows])
+    assert {(each.field, each.choice) for each in found.choices} == {
+        ("state", "enum"),
+        ("n", "number"),
+        ("m", "map"),
+        ("z", "integer or null"),
+    }
