@@ -542,6 +542,7 @@ class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         queue_group: of the servers that answer.
         row_permissions: a user sees the rows of subjects that it may subscribe to; else all of each stream.
+        mask_key: of the hashes that users see instead of masked fields; "": there are none.
         max_time_ns: of a query, from the time its process takes it to the last message.
         max_rows, max_bytes: of a result; bytes of all its batches.
         max_concurrent: queries at the same time, of all accounts; max_account_concurrent: of one.
@@ -555,6 +556,7 @@ class SqlOptions(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = False
     queue_group: str = "sql"
     row_permissions: bool = True
+    mask_key: str = ""
     max_time_ns: int = 30 * SECOND
     max_rows: int = 1_000_000
     max_bytes: int = 256 * MIB

@@ -643,6 +643,7 @@ SQL: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "queue_group": ("queue_group", _queue_group),
     "row_permissions": ("row_permissions", as_boolean),
+    "mask_key": ("mask_key", as_text),
     "max_time": ("max_time_ns", as_positive_duration),
     "max_rows": ("max_rows", number_in(1, INT64)),
     "max_bytes": ("max_bytes", as_positive_size),

@@ -112,7 +112,8 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     one. `columns` are the view's, in the table's order, without typed ones. `hidden` are the messages removed since,
     `removals` the same for archives. `pending_deletes` are those removed by its position that may still be in the
     table, and `departures` tells when the rest of `hidden` was removed; None without time travel. `shredded` are runs
-    of `hidden` that no past may show (secure delete). `schemas` are runs of the staged messages with the same ones.
+    of `hidden` that no past may show (secure delete). `schemas` are runs of the staged messages with the same ones;
+    `config` is the stream's configuration as JSON, b"" for one that is no more.
     `flushed`: the server has staged everything that was acked before; else `note` says why not.
     """
 
@@ -138,6 +139,7 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     departures: Departures | None = None
     shredded: tuple[tuple[int, int], ...] = ()
     schemas: tuple[SchemaRun, ...] = ()
+    config: bytes = b""
 
     @property
     def version(self) -> int | None:
@@ -528,6 +530,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
         departures=_departures(batch, before),
         shredded=tuple(batch.shredded) if batch is not None else (),
         schemas=batch.schemas if batch is not None else (),
+        config=bytes(identity.config) if identity is not None and identity.uid == uid else b"",
     )
 
 

@@ -17,6 +17,7 @@ In reading order:
 - `at.py`: Time travel: from a time or a sequence to a version of a stream's Delta table.
 - `schema.py`: Columns of a stream's table, and their translation from and to messages.
 - `policy.py`: Policy of a stream's table, from the stream's metadata.
+- `masks.py`: Masks: fields of a stream's payloads that SQL hides from users without a role.
 - `defaults.py`: Defaults of streams' `lakestream.*` metadata by name.
 - `batches.py`: Changes that staged segments bring to a stream's table.
 - `segments.py`: Decoding sealed segments to Arrow.

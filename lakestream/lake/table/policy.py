@@ -12,6 +12,7 @@ meets none.
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
     lakestream.schema               orders@latest …         schemas of payloads (schemas/naming.py): typed columns
     lakestream.data                 keep | drop-when-typed  whether rows keep payloads that typed columns give back
+    lakestream.mask                 {"email": "hash"} …     fields that SQL hides (masks.py); mask_clear: from whom not
     lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.consistency          eventual | linearizable direct gets of any replica (stream/core/confirming.py)
     lakestream.reserve              on | off                whether max_bytes are reserved when the stream is created
@@ -41,7 +42,7 @@ import msgspec
 
 from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table.at import TimeTravelError, instant
-from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
+from lakestream.lake.table.schema import CLEAR_KEY, JSON_SCHEMA_PROPERTY, MASK_KEY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
@@ -78,6 +79,8 @@ MANAGED_PROPERTIES = (
     ON_DELETE_PROPERTY,
     JSON_SCHEMA_PROPERTY,
     ICEBERG_KEY,
+    MASK_KEY,
+    CLEAR_KEY,
     PARTITION_KEY,
     LOG_CLEANUP_PROPERTY,
 )
@@ -175,10 +178,11 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     schema: str | None = None
     drop_data: bool = False
     iceberg: str = ""
+    masks: dict[str, str] = {}
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
-        found = dict(self.properties)
+        found = self.properties | self.masks
         if self.archive:
             found[RETENTION_PROPERTY] = "archive"
         if self.time_travel_ns is not None:
@@ -222,9 +226,14 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     _one_of(values, CONSISTENCY_KEY, ("eventual", "linearizable"))
     _one_of(values, RESERVE_KEY, ("on", OFF))
     iceberg = _one_of(values, ICEBERG_KEY, ICEBERG_FORMATS) if ICEBERG_KEY in values else ""
+    masks = {key: values.pop(key) for key in (MASK_KEY, CLEAR_KEY) if key in values}
+    if masks:
+        from lakestream.lake.table.masks import parse as parse_masks  # few streams have some
+
+        parse_masks(masks.get(MASK_KEY), masks.get(CLEAR_KEY))
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}"
+        of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}, {MASK_KEY}, {CLEAR_KEY}"
         more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):
@@ -243,6 +252,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         schema=None if named is None else _naming(named),
         drop_data=data == DROP_DATA,
         iceberg=iceberg,
+        masks=masks,
     )
 
 

@@ -462,7 +462,7 @@ class Console:
     async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body, lake = _decoded(request.body, _sql_body), self._lake()
         if self._processes is None:
-            self._processes = SqlProcesses(lake, self._clock, lambda: self._node.options.sql.row_permissions)
+            self._processes = SqlProcesses(lake, self._clock, lambda: self._node.options.sql)
         return _raw(await self._processes.query(session.client, body))
 
     async def _cancel(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:

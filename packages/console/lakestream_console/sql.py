@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from lakestream.config.options import SqlOptions
 from lakestream.ops.sql import last, processes
 from lakestream.ops.sql.last import MENTIONED
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
@@ -66,11 +67,11 @@ class SqlProcesses:
 
     Args:
         lake: the lake's root.
-        by_permission: returns True if a user sees only rows of subjects that it may subscribe to.
+        sql: returns what the block `sql` says.
     """
 
-    def __init__(self, lake: str, clock: Clock, by_permission: Callable[[], bool]) -> None:
-        self._lake, self._clock, self._by_permission = lake, clock, by_permission
+    def __init__(self, lake: str, clock: Clock, sql: Callable[[], SqlOptions]) -> None:
+        self._lake, self._clock, self._sql = lake, clock, sql
         self._held: dict[ConsoleClient, Process] = {}
         self._busy: set[ConsoleClient] = set()
         self._cancelled: set[ConsoleClient] = set()
@@ -137,9 +138,10 @@ class SqlProcesses:
                 await self._end(client, process)
 
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
-        sees = client.connection.client.sees if self._by_permission() else None
+        options, who = self._sql(), client.connection.client
+        sees = who.sees if options.row_permissions else None
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
-        await process.say(ask | {"sees": sees})
+        await process.say(ask | {"viewer": {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}})
         mentioned = MENTIONED.decode(await process.hear())
         streams = mentioned.streams
         try:

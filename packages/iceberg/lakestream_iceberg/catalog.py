@@ -24,6 +24,7 @@ from lakestream.http.exchange import Headers, HttpAnswer, HttpHandler, HttpOutpu
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import masks
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream_client.http_users import TOKEN_S, HttpUser, HttpUsers, Rejected
 from lakestream_iceberg import metadata
@@ -124,11 +125,14 @@ class RestCatalog(HttpHandler):
 
     async def _table(self, request: HttpRequest, user: HttpUser, name: str, query: Mapping[str, str]) -> HttpAnswer:
         found = None
+        path = paths.table(self._storage.root, name, user.account)
         if user.may_read(name):
-            path = paths.table(self._storage.root, name, user.account)
             found = await asyncio.to_thread(iceberg_files.newest, self._storage, path)
         if found is None:
             raise _Refused(404, "NoSuchTableException", f"table {name} does not exist")
+        if (await asyncio.to_thread(masks.of_table, self._storage, path)).fields:
+            text = f"table {name} is not given to readers of files: its stream masks fields (lakestream.mask)"
+            raise _Refused(403, "ForbiddenException", text)
         wanted = query.get("snapshots", "all")
         tag = ("ETag", f'"{found.location.rpartition("/v")[2].partition(".")[0]}-{found.tag}-{wanted}"')
         if request.headers.get("if-none-match") == tag[1]:

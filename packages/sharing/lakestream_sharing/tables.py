@@ -18,6 +18,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.log import LogCommit, TableLog, TableVersion
+from lakestream.lake.table.masks import of_table
 from lakestream.lake.table.policy import tombstones_ns
 from lakestream_sharing import actions, predicates
 from lakestream_sharing.actions import Change, FileAction, Lines
@@ -85,6 +86,7 @@ class Table:
 
     Raises:
         NotFound: there is no table.
+        Forbidden: its stream masks fields.
     """
 
     def __init__(self, storage: Storage, path: str, stream: str, tables: Tables) -> None:
@@ -92,6 +94,8 @@ class Table:
         self._log = TableLog(storage, path)
         if not self._log.versions:
             raise NotFound(f"table {stream} does not exist")
+        if of_table(storage, path).fields:
+            raise Forbidden(f"table {stream} is not shared: its stream has lakestream.mask, and files are not masked")
 
     # ------------------------------------------------------------------ versions
     @property

@@ -20,6 +20,7 @@ In reading order:
 - `buckets.py`: Key-value buckets and object stores as tables: kv.conf, kv_history.conf and obj.files.
 - `typed.py`: Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
 - `visible.py`: The rows that a user may see.
+- `masking.py`: The columns that a user sees masked.
 - `confined.py`: Confinement of queries to the tables of one account.
 - `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
 - `messages.py`: Messages between the server and a process that answers queries (child.py).

@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -37,18 +37,19 @@ from lakestream.lake.table.at import (
     version_for_sequence,
 )
 from lakestream.lake.table.log import TableLog, has_log
+from lakestream.lake.table.masks import NO_MASKS, Masks, of_config, of_table
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
 from lakestream.log.format.departures import Point
 from lakestream_sql import Timestamps, buckets, last, typed
 from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
+from lakestream_sql.masking import Masking
 from lakestream_sql.mentions import Mention, Travel, delta_scan
 from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
-from lakestream_sql.visible import matching, visible
+from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
-    from lakestream.protocol.client import Sight
     from lakestream_sql.typed import TypedTable
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -83,7 +84,7 @@ class StreamCatalog:
         evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
         rows: returns the rows of a query of our own, which may read the Arrow tables beside it.
         live_streams: opens live views; None for the tables alone.
-        prepare: creates a schema's functions in DuckDB.
+        prepare: creates a schema's functions in DuckDB; `register` those of masks.
         place: returns the FROM item for a table's path and version.
         account: the only account whose streams have names; its own names need no account. None: all accounts.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
@@ -96,6 +97,7 @@ class StreamCatalog:
         rows: Callable[[str, dict[str, Any]], list[tuple[Any, ...]]],
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
+        register: Callable[[Masking], None] = lambda _: None,
         place: Callable[[str, int], str] = delta_scan,
         account: str | None = None,
         timestamps: Timestamps = "commit",
@@ -107,7 +109,7 @@ class StreamCatalog:
         self.evaluate = evaluate
         self.rows = rows
         self.live_streams = live_streams
-        self.prepare = prepare
+        self.prepare, self.register = prepare, register
         self.place = place
 
     def tables(self) -> list[str]:
@@ -314,9 +316,10 @@ class StatementSnapshot:
         catalog: the lake.
         text: the whole query text, for errors.
         mentions: all tables of the statement.
-        sees: what the user may see, any of them; None: every row.
+        viewer: the user.
 
-    Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
+    Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name, and `masked`
+    says that some of their fields are hidden.
     """
 
     def __init__(
@@ -324,10 +327,11 @@ class StatementSnapshot:
         catalog: StreamCatalog,
         text: str,
         mentions: Iterable[Mention] = (),
-        sees: Sequence[Sight] | None = None,
+        viewer: Viewer = EVERYTHING,
     ) -> None:
         self._catalog = catalog
-        self._sees = sees
+        self._sees, self._viewer = viewer.sees, viewer
+        self.masked = False
         self._text = text
         self._wanted = catalog.last_wanted(mentions)
         self._indexes: dict[LastWanted, LastIndex | None] = {}
@@ -365,7 +369,7 @@ class StatementSnapshot:
                     self._relation(mention)  # of a stream that is not staged yet, the server may know
                 except UnknownStream:
                     return None
-        found = self._counted(mention) or self._with_json(mention, self._relation(mention))
+        found = self._counted(mention) or self._with_json(mention, self._shown_rows(mention))
         self._sources[found] = doubled(mention.name.rpartition("/")[2])
         return found
 
@@ -383,6 +387,37 @@ class StatementSnapshot:
             hidden = f"SELECT count(*) FROM {live.table} WHERE {live.hidden}"
             rows -= int(self._catalog.rows(hidden, live.arrow)[0][0])
         return f"SELECT true AS row FROM range({rows + live.tail.num_rows})"
+
+    def _shown_rows(self, mention: Mention) -> str:
+        """Return the SELECT of a mention's rows with masks."""
+        found = self._relation(mention)
+        if mention.view not in (None, "misfits"):
+            return found  # made of masked rows
+        return self._masked(mention, found)
+
+    def _masked(self, mention: Mention, rows: str) -> str:
+        """Return rows of a stream's table, or of its typed views, with the fields masked that the user may not see."""
+        name = mention.name if mention.view == "misfits" else self._catalog.named(mention)
+        masks = self._masks(name)
+        if not masks.fields:
+            return rows
+        self.masked = True
+        stream = self._catalog.stream(name)
+        masking = Masking(masks, f"{stream.account}/{stream.stream}", self._viewer.mask_key)
+        self._catalog.register(masking)
+        columns = {str(row[0]): str(row[1]) for row in self._catalog.rows(f"DESCRIBE {rows}", self.arrow)}
+        return masking.select(rows, columns, of_misfits="reason" in columns)
+
+    def _masks(self, name: str) -> Masks:
+        """Return the masks of a stream that are for the user."""
+        if self._viewer.roles is None:
+            return NO_MASKS
+        live, stream = self._live.get(name), self._catalog.stream(name)
+        if live is not None and live.view.config:
+            masks = of_config(live.view.config)
+        else:
+            masks = of_table(self._catalog.storage, stream.table) if stream.stream else NO_MASKS
+        return masks if masks.hide_from(self._viewer.roles) else NO_MASKS
 
     def _with_json(self, mention: Mention, found: str) -> str:
         """Return a stream's table with its payloads as JSON in a column `json`."""
@@ -460,6 +495,7 @@ class StatementSnapshot:
             ) from None
         if view == "misfits":
             return found
+        found = self._masked(base, found)
         return buckets.select(view, f"({found})", self._columns(f"({found})"))
 
     def _typed(self, mention: Mention) -> str | None:

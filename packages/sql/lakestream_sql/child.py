@@ -78,7 +78,7 @@ def main() -> None:
         from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
-        from lakestream_sql.confined import BOUNDS, QueryBounds
+        from lakestream_sql.confined import BOUNDS, NO_BARRIER, ForbiddenQuery, QueryBounds
         from lakestream_sql.session import EngineFailed, Session  # loads DuckDB
 
         if opened.memory:
@@ -97,7 +97,9 @@ def main() -> None:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         try:
             require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
-            _serve(session if ask.engine == "duckdb" else spark.session(ask), ask, began, messages.get, out)
+            if ask.engine != "duckdb" and ask.viewer.sees is not None:
+                raise ForbiddenQuery(NO_BARRIER)
+            _serve(session if ask.engine == "duckdb" else spark.session(ask), session, ask, began, messages.get, out)
             continue
         except (EngineFailed, LakeSilent) as error:  # another process takes the next query
             _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
@@ -137,17 +139,19 @@ def _public(error: BaseException, lake: str) -> str:
     return str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
 
 
-def _serve(session: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO) -> None:
-    """Answer one query. Raises LakeError and others for one that fails."""
-    from lakestream_sql.confined import HIDDEN, ForbiddenQuery
+def _serve(
+    session: Session, plain: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO
+) -> None:
+    """Answer one query by a session; `plain` is that of DuckDB. Raises LakeError and others for one that fails."""
+    from lakestream_sql.confined import NO_BARRIER, ForbiddenQuery
     from lakestream_sql.statements import Bindings
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
-    if ask.sees is not None and ask.engine != "duckdb":
-        raise ForbiddenQuery(f"Spark has no barrier before {HIDDEN}: ask DuckDB's engine")
-    session.sees = ask.sees
+    session.viewer = ask.viewer
     of_rows = ask.engine == "duckdb" and not ask.describe
     streams = session.streams(ask.query, bindings)
+    if ask.engine != "duckdb" and plain.masked(streams, ask.viewer.roles or ()):
+        raise ForbiddenQuery(NO_BARRIER)
     wanted = session.last_wanted(ask.query, bindings) if of_rows else []
     _send(out, MentionedStreams(streams, session.lists(ask.query, bindings), wanted))
     if ask.engine == "duckdb":

@@ -16,6 +16,7 @@ import msgspec
 
 from lakestream.lake.table.schema import literal
 from lakestream_sql.explained import SqlError
+from lakestream_sql.masking import OWN_FUNCTIONS
 from lakestream_sql.parser import SqlParser, Unparsed, nodes
 from lakestream_sql.visible import TELLING
 
@@ -125,11 +126,14 @@ class Checker:
         return None if row is None else str(row[0])
 
 
-HIDDEN = "messages whose subjects this user may not subscribe to"
+HIDDEN = "messages or fields that are hidden from this user"
+NO_BARRIER = f"Spark has no barrier before {HIDDEN}: ask DuckDB's engine"
 ONLY_STREAMS = "a query reads streams, as FROM ORDERS or FROM delta.`streams/ORDERS`"
 
 
 def _check_function(name: str, restricted: bool) -> None:
+    if name.startswith(OWN_FUNCTIONS):
+        raise ForbiddenQuery(f"the function {name} is not for queries")
     if name in SHOWING:
         raise ForbiddenQuery(f"the function {name} is not available here: it shows the server's paths")
     if restricted and name in TELLING:

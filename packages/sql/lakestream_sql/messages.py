@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from lakestream.lake.last_messages import LastWanted
-from lakestream.protocol.client import Sight
 from lakestream.protocol.sql import ResultColumn
+from lakestream_sql.visible import Viewer
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ class Ask(msgspec.Struct, frozen=True):
     """A query, with the limits of its result.
 
     `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
-    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows. `sees`:
-    what the user may see, any of them; None: every row.
+    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows. `viewer`:
+    the user.
     """
 
     query: str
@@ -42,7 +42,7 @@ class Ask(msgspec.Struct, frozen=True):
     as_of: int | str | None = None
     describe: bool = False
     engine: Literal["duckdb", "spark"] = "duckdb"
-    sees: tuple[Sight, ...] | None = None
+    viewer: Viewer = Viewer(roles=())
 
 
 class ChildReady(msgspec.Struct, frozen=True):

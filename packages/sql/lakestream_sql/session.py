@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -22,22 +22,24 @@ import msgspec
 
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
+from lakestream.lake.table.masks import of_table
 from lakestream_sql import TAIL_BYTES, Timestamps, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.connection import connect, extension_path, reads_tables
 from lakestream_sql.explained import BadSql, SqlError
 from lakestream_sql.file_views import FileViews
+from lakestream_sql.masking import Masking, prepare_masks
 from lakestream_sql.mentions import Mention
 from lakestream_sql.parser import SqlParser, characters
 from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, parse, rewrite
 from lakestream_sql.typed import prepare_duckdb
 from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
+from lakestream_sql.visible import EVERYTHING
 
 if TYPE_CHECKING:
     from lakestream.lake.last_messages import LastPage, LastWanted
     from lakestream.lake.table.json_schema import JsonSchema
-    from lakestream.protocol.client import Sight
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -173,13 +175,13 @@ class Session:
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
 
     Attributes:
-        sees: what the user of the next queries may see, any of them; None: every row.
+        viewer: the user of the next queries.
 
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
     """
 
-    sees: Sequence[Sight] | None = None
+    viewer = EVERYTHING
 
     def __init__(
         self,
@@ -209,8 +211,11 @@ class Session:
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
+        def register(masking: Masking) -> None:
+            prepare_masks(self._connection, masking)
+
         self._catalog = StreamCatalog(
-            self.root, self._value, self._rows_of, self._live, prepare, place, account, timestamps
+            self.root, self._value, self._rows_of, self._live, prepare, register, place, account, timestamps
         )
 
     def close(self) -> None:
@@ -251,6 +256,13 @@ class Session:
             return []
         mentions = [mention for each in self._parsed(text, bindings) for mention in each.mentions()]
         return [each for some in self._catalog.last_wanted(mentions).values() for each in some]
+
+    def masked(self, streams: Iterable[str], roles: Collection[str]) -> list[str]:
+        """Return those of some streams of which a user with these roles sees masked fields."""
+        tables = {
+            each: paths.table(self.root, each, self._catalog.account or paths.DEFAULT_ACCOUNT) for each in streams
+        }
+        return [each for each, table in tables.items() if of_table(self._catalog.storage, table).hide_from(roles)]
 
     def take_last(self, pages: Mapping[LastWanted, list[LastPage]]) -> None:
         """Take what a server answered for that, before it staged its newest messages, for the next query."""
@@ -333,11 +345,12 @@ class Session:
         """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: StatementSnapshot | None = None
         for _ in range(_RETRIES):
-            snapshot = StatementSnapshot(self._catalog, text, statement.mentions(), self.sees)
+            snapshot = StatementSnapshot(self._catalog, text, statement.mentions(), self.viewer)
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
             if self._checker is not None:
-                self._checker.check(query, snapshot.sources(), statement.prefix, restricted=self.sees is not None)
+                restricted = snapshot.masked or self.viewer.sees is not None
+                self._checker.check(query, snapshot.sources(), statement.prefix, restricted=restricted)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
@@ -426,7 +439,7 @@ class Session:
     def _show_tables(self) -> Result:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
-            state = self._catalog.state(stream) if self.sees is None else TableStatus(None, None, None)
+            state = self._catalog.state(stream) if self.viewer.sees is None else TableStatus(None, None, None)
             for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name)):
                 rows.append((name, state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
@@ -443,7 +456,7 @@ class Session:
             commit = log.summary(version)
             progress = commit.progress
             made = _moment(commit.time_ms * 1_000_000)
-            shown = progress is not None and self.sees is None
+            shown = progress is not None and self.viewer.sees is None
             until = (progress.last_seq, _moment(progress.last_time_ns)) if progress and shown else (None, None)
             rows.append((version, made, commit.operation, *until))
         return self._rows(HISTORY, rows)

@@ -12,12 +12,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from lakestream.lake.table.schema import literal
 from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import is_literal
 
 AFTER_DOT = "/"
 """The letter behind the dot in the order of letters."""
+
+
+class Viewer(msgspec.Struct, frozen=True):
+    """The user of a query: what it may see, any of them (None: every row), its roles (None: no field is masked), and
+    the key of hashes that it sees instead of fields."""
+
+    sees: tuple[Sight, ...] | None = None
+    roles: tuple[str, ...] | None = None
+    mask_key: str = ""
+
+
+EVERYTHING = Viewer()
 TELLING = frozenset({"stats"})
 """Functions that tell of rows which are left out: the range of a column in the files."""
 

@@ -17,7 +17,7 @@ from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import matches
 from lakestream_sql.confined import ForbiddenQuery
 from lakestream_sql.session import Session
-from lakestream_sql.visible import visible
+from lakestream_sql.visible import Viewer, visible
 from tests.sql_escapes import ROWS, TELLING
 
 pytestmark = pytest.mark.unit
@@ -51,7 +51,7 @@ def write(root: Path, messages: list[tuple[int, str, bytes]]) -> Path:
 def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Yield a session of a user that sees some rows."""
     with Session(write(tmp_path_factory.mktemp("all"), MESSAGES), account="$G") as session:
-        session.sees = SIGHTS
+        session.viewer = Viewer(SIGHTS)
         yield session
 
 

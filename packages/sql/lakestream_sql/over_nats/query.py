@@ -18,7 +18,6 @@ from lakestream.ops.sql.last import MENTIONED, MentionedBy
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
-from lakestream.protocol.client import Sight
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
@@ -26,6 +25,7 @@ from lakestream.protocol.sql import SqlRequest
 from lakestream_sql.messages import Ask, QueryColumns, Summary
 from lakestream_sql.over_nats.pool import Pool
 from lakestream_sql.over_nats.window import Window
+from lakestream_sql.visible import Viewer
 
 MAX_STREAMS = 16
 """Streams of one query (16)."""
@@ -74,14 +74,14 @@ class ClientGone(Exception):
 
 
 class QueryRequest(msgspec.Struct, frozen=True):
-    """A request: its account, the only stream that it may read ("": any), the subject of its responses, and what its
-    user may see (None: every row)."""
+    """A request: its account, the only stream that it may read ("": any), the subject of its responses, and the
+    user."""
 
     account: str
     stream: str
     reply: bytes
     request: SqlRequest
-    sees: tuple[Sight, ...] | None = None
+    viewer: Viewer
 
 
 class RunningQuery:
@@ -217,7 +217,7 @@ class RunningQuery:
                 as_of=request.as_of,
                 describe=request.describe,
                 engine=request.engine,
-                sees=self._asked.sees,
+                viewer=self._asked.viewer,
             )
         )
         mentioned = MENTIONED.decode(await process.hear())

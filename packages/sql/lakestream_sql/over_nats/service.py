@@ -20,6 +20,7 @@ from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
 from lakestream_sql.over_nats.pool import Pool, TooManyQueries
 from lakestream_sql.over_nats.query import QueryRequest, RunningQuery
+from lakestream_sql.visible import Viewer
 
 MAX_QUERY = 64 << 10
 """Length of a query (64 Ki characters)."""
@@ -81,6 +82,7 @@ class SqlService:
             who: asks; None: the server that the request came from does not tell.
         """
         by_permission = self._options().sql.row_permissions
+        known = who or SqlUser()
         figures = self.figures[account, endpoint]
         refused: tuple[int, str] | None = None
         try:
@@ -102,8 +104,9 @@ class SqlService:
             return
         figures.queries += 1
         options = self._options()
+        viewer = Viewer(known.sees if by_permission else None, known.roles, options.sql.mask_key)
         query = RunningQuery(
-            QueryRequest(account, stream, reply, request, who.sees if who is not None and by_permission else None),
+            QueryRequest(account, stream, reply, request, viewer),
             bus,
             self._pool,
             options.sql,

@@ -1,0 +1,146 @@
+"""The columns that a user sees masked.
+
+Belongs here: the masks of a stream (lake/table/masks.py) as a SELECT over its rows, and their functions for DuckDB. The
+payload comes as JSON with the masks in it, written anew from what was decoded; one that is no JSON object is NULL. A
+typed column with a masked field inside is NULL. Conditions of a user see the masks alone: they are the columns. The key
+of the hashes is in functions of this process, never in the text of a query, and no query may call them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakestream.lake.table.masks import How, Mask, Masks
+from lakestream.lake.table.schema import doubled, is_own
+from lakestream_sql.explained import SqlError
+
+if TYPE_CHECKING:
+    import duckdb
+
+OWN_FUNCTIONS = "lakestream_mask_"
+"""Beginning of the names of the functions."""
+SHOWN = 4
+"""Letters that last4 shows, of texts of at least twice as many."""
+HIDDEN = "****"
+
+
+class NoMaskKey(SqlError):
+    """Raised for a stream with hashes where the server has no key for them."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream} shows fields as hashes, and this server has no key for them: sql.mask_key")
+
+
+class Masking:
+    """The masks of a stream for its users without a role.
+
+    Args:
+        stream: with its account; values of different streams have different hashes.
+        key: of the hashes; "": none.
+
+    Raises:
+        NoMaskKey: there are hashes, and no key.
+    """
+
+    def __init__(self, masks: Masks, stream: str, key: str) -> None:
+        if not key and any(mask.how == "hash" for mask in masks.fields):
+            raise NoMaskKey(stream.rpartition("/")[2])
+        self._key = hmac.digest(key.encode(), stream.encode(), "sha256")
+        self._fields = _tree(masks.fields)
+        digest = hashlib.sha256(self._key + repr(masks.fields).encode()).hexdigest()[:16]
+        self.text_function, self.payload_function = f"{OWN_FUNCTIONS}text_{digest}", f"{OWN_FUNCTIONS}json_{digest}"
+
+    def select(self, rows: str, columns: Mapping[str, str], *, of_misfits: bool = False) -> str:
+        """Return a SELECT of rows with the masks.
+
+        Args:
+            columns: their types by name.
+            of_misfits: the rows have reasons, which may tell of values.
+        """
+        shown = list[str]()
+        for name, kind in columns.items():
+            if name == "data":
+                shown.append(f"{self.payload_function}(data) AS data")
+            elif of_misfits and name == "reason":
+                shown.append("NULL::VARCHAR AS reason")
+            elif not is_own(name) and (rule := self._fields.get(name.casefold())) is not None:
+                quoted = doubled(name)
+                hashed = f"{self.text_function}_{rule}(CAST({quoted} AS VARCHAR))"
+                shown.append(f"{hashed if rule in ('hash', 'last4') else f'NULL::{kind}'} AS {quoted}")
+        return f"SELECT * REPLACE ({', '.join(shown)}) FROM ({rows})" if shown else rows
+
+    def functions(self) -> dict[str, tuple[Callable[[pa.Array], pa.Array], str]]:
+        """Return the functions of the SELECT by name, with the type that each takes and returns."""
+
+        def payloads(values: pa.Array) -> pa.Array:
+            return pa.array([self._payload(value) for value in values.to_pylist()], pa.binary())
+
+        def hashes(values: pa.Array) -> pa.Array:
+            return pa.array([self._masked("hash", value) for value in values.to_pylist()], pa.string())
+
+        def lasts(values: pa.Array) -> pa.Array:
+            return pa.array([self._masked("last4", value) for value in values.to_pylist()], pa.string())
+
+        found: dict[str, tuple[Callable[[pa.Array], pa.Array], str]] = {self.payload_function: (payloads, "BLOB")}
+        found |= {f"{self.text_function}_hash": (hashes, "VARCHAR"), f"{self.text_function}_last4": (lasts, "VARCHAR")}
+        for function, _ in found.values():
+            function.__annotations__ = {"values": pa.Array, "return": pa.Array}  # DuckDB needs the types themselves
+        return found
+
+    def _payload(self, payload: bytes | None) -> bytes | None:
+        try:
+            found = json.loads(payload or b"")
+            if isinstance(found, dict):
+                return json.dumps(self._hidden(found, self._fields), ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            pass
+        return None
+
+    def _hidden(self, value: Any, fields: Mapping[str, Any]) -> Any:
+        if isinstance(value, list):
+            return [self._hidden(each, fields) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return {name: self._field(each, fields.get(name.casefold())) for name, each in value.items()}
+
+    def _field(self, value: Any, rule: Any) -> Any:
+        if rule is None:
+            return value
+        return self._hidden(value, rule) if isinstance(rule, dict) else self._masked(rule, value)
+
+    def _masked(self, how: How, value: Any) -> str | None:
+        if value is None or how == "null":
+            return None
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+        if how == "hash":
+            return hmac.digest(self._key, text.encode("utf-8", "surrogatepass"), "sha256").hex()[:32]
+        return HIDDEN + (text[-SHOWN:] if len(text) >= 2 * SHOWN else "")
+
+
+def _tree(fields: tuple[Mask, ...]) -> dict[str, Any]:
+    """Return the rules by the names of fields, in small letters: a decoder may not tell large ones from them. A rule
+    for a field is for all in it."""
+    tree: dict[str, Any] = {}
+    for mask in sorted(fields, key=lambda each: -len(each.path)):
+        inner = tree
+        for name in mask.path[:-1]:
+            inner = inner.setdefault(name.casefold(), {})
+        inner[mask.path[-1].casefold()] = mask.how
+    return tree
+
+
+def prepare_masks(connection: duckdb.DuckDBPyConnection, masking: Masking) -> None:
+    """Create the functions of masks in a DuckDB database; cursors of the connection have them too."""
+    import duckdb
+
+    known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
+    for name, (function, kind) in masking.functions().items():
+        if connection.execute(known, [name]).fetchone() is None:
+            more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
+            connection.create_function(name, function, [duckdb.type(kind)], duckdb.type(kind), **more)
