@@ -1,6 +1,7 @@
 """Queries that want more than the streams of their account: files, network, extensions, settings, other accounts.
 
-Belongs here: the lists that each way in is asked with: sessions, SQL over NATS, the protocol of Postgres.
+Belongs here: the lists that each way in is asked with: sessions, SQL over NATS, Flight SQL, Postgres' protocol, the
+console, assistants, and Spark over NATS.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ UNKNOWN = [
     "FROM tail_1",
     "FROM last_1",
     "FROM newest_1",
-    "SELECT * FROM (WITH OTHER AS (SELECT 1) FROM OTHER), OTHER",
+    "SELECT * FROM (WITH MISSING AS (SELECT 1) FROM MISSING), MISSING",
     "WITH a AS (FROM b), b AS (SELECT 1) FROM a",
-    'FROM accounts."A".ORDERS',
-    "FROM accounts.A.ORDERS VERSION AS OF 0",
-    "FROM as_of(accounts.A.ORDERS, now())",
-    "FROM last(accounts.A.ORDERS)",
-    "FROM last(as_of(accounts.A.ORDERS, now()))",
+    'FROM accounts."B".SECRET',
+    "FROM accounts.B.SECRET VERSION AS OF 0",
+    "FROM as_of(accounts.B.SECRET, now())",
+    "FROM last(accounts.B.SECRET)",
+    "FROM last(as_of(accounts.B.SECRET, now()))",
     "FROM kv.conf",
     "FROM misfits.ORDERS",
     'FROM delta."../accounts/A/streams/ORDERS"',
@@ -167,6 +168,9 @@ ANYTHING_ELSE = [
     "",
 ]
 """Queries for a server with an account B, that has a stream SECRET; `{lake}` stands for the lake."""
+
+EVERYTHING = [*FUNCTIONS, *UNKNOWN, *STATEMENTS, *PATHS, *ANYTHING_ELSE]
+"""All of them."""
 
 ROWS = [
     "SELECT count(*) FROM ORDERS",

@@ -17,7 +17,7 @@ from pyarrow import flight
 from lakestream_flight import messages as flight_sql
 from tests.keys import Operator, user_key
 from tests.servers import Kind, Server
-from tests.sql_escapes import ANYTHING_ELSE
+from tests.sql_escapes import EVERYTHING
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
@@ -115,7 +115,7 @@ def test_the_rules_are_those_of_the_service(server: Server, query: str, reason: 
     assert ".py" not in str(failed.value), "no path of the server's machine"
 
 
-@pytest.mark.parametrize("query", ANYTHING_ELSE)
+@pytest.mark.parametrize("query", EVERYTHING)
 def test_queries_of_anything_else_are_refused(server: Server, query: str) -> None:
     with connected(server) as connection, connection.cursor() as cursor:
         with pytest.raises((Error, UnicodeError)) as refused:

@@ -26,7 +26,7 @@ from lakestream.protocol.instants import instant
 from lakestream_mcp import shown
 from tests.docs.blocks import ROOT, blocks
 from tests.servers import Kind, Server
-from tests.sql_escapes import ANYTHING_ELSE
+from tests.sql_escapes import EVERYTHING
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -255,7 +255,7 @@ async def test_answers_are_bounded(server: Server) -> None:
 
 async def test_queries_of_anything_else_are_refused(server: Server) -> None:
     async with assistant(server) as client:
-        for query in (each.replace("\x00", "") for each in ANYTHING_ELSE):
+        for query in (each.replace("\x00", "") for each in EVERYTHING):
             said = await text(client, "query", sql=query.replace("{lake}", str(server.store / "lake")))
             assert said.startswith("Error executing tool query: "), query
             assert not any(word in said for word in ("root:", "TypeError", f"{server.store}/jetstream"))
