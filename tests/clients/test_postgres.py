@@ -24,7 +24,7 @@ from tests.certificates import PLACE
 from tests.clients.postgres_world import KEY, ROWS, address, port, psql, started
 from tests.keys import Operator, creds, user_key
 from tests.servers import Kind, Server
-from tests.sql_escapes import ANYTHING_ELSE, FUNCTIONS, PATHS, STATEMENTS, UNKNOWN
+from tests.sql_escapes import EVERYTHING
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
@@ -279,6 +279,31 @@ async def test_an_error_with_parameters_shows_nothing_of_the_query_as_it_is_aske
     assert not re.search(r"CAST|\^|BIGINT", f"{failed.value.message} {failed.value.detail}")
 
 
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ("$1::INT", ["?column?"]),
+        ("$1::INT + 1, upper($2::TEXT), $1 AS a, seq", ["?column?", "upper", "a", "seq"]),
+        ("seq, *, coalesce(seq, $1::INT), $2::TEXT", ["seq", "...", "coalesce", "?column?"]),
+        ("CASE WHEN $1::INT > 0 THEN $2::TEXT END, seq", ["case", "seq"]),
+    ],
+)
+@pytest.mark.parametrize("source", ["FROM ORDERS", "FROM (SELECT 1 AS seq)"])
+async def test_columns_of_parameters_are_named_as_in_postgres(
+    server: Server, columns: str, names: list[str], source: str
+) -> None:
+    login = {"host": "127.0.0.1", "port": port(server), "user": "ann", "password": "pw", "database": "lake"}
+    connection = await asyncpg.connect(**login)
+    values = [1, "x"][: 1 + ("$2" in columns)]
+    try:
+        row = await connection.fetchrow(f"SELECT {columns} {source} LIMIT 1", *values)
+    finally:
+        await connection.close()
+    found = [*row.keys()]
+    at = names.index("...") if "..." in names else len(names)
+    assert (found[:at], found[len(found) - len(names[at + 1 :]) :]) == (names[:at], names[at + 1 :])
+
+
 async def test_asyncpg_learns_the_types_of_parameters(server: Server) -> None:
     login = {"host": "127.0.0.1", "port": port(server), "user": "ann", "password": "pw", "database": "lake"}
     connection = await asyncpg.connect(**login)
@@ -408,7 +433,7 @@ def test_a_server_without_logins_wants_none(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- confinement
 
 
-@pytest.mark.parametrize("query", [*FUNCTIONS, *UNKNOWN, *STATEMENTS, *PATHS, *ANYTHING_ELSE])
+@pytest.mark.parametrize("query", EVERYTHING)
 def test_queries_of_anything_else_are_refused(server: Server, ann: psycopg.Connection[Any], query: str) -> None:
     """Catalogues and settings are those of Postgres here, which show nothing of this machine."""
     asked = query.replace("{lake}", str(server.store / "lake")).replace("\x00", "")

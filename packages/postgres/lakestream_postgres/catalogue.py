@@ -370,7 +370,7 @@ def _rewrite(tree: Node, settings: dict[str, str]) -> set[str]:
     for select in [node for node in trees.nodes(tree) if node.get("type") == "SELECT_NODE"]:
         for chosen in select["select_list"]:
             if not chosen.get("alias"):
-                chosen["alias"] = _shown(chosen)
+                chosen["alias"] = trees.shown(chosen)
     for node in [*trees.nodes(tree)]:
         kind, group = node.get("type"), node.get("class")
         if kind == "BASE_TABLE":
@@ -423,16 +423,6 @@ def _setting_of(node: Node) -> str:
         return ""
     name = (node["children"][0].get("value") or {}).get("value") if node["children"] else None
     return name.lower() if isinstance(name, str) else ""
-
-
-def _shown(node: Node) -> str:
-    """Return the name of a column without one, as Postgres names it; "" where DuckDB does as well."""
-    if node.get("class") == "FUNCTION" and not node["is_operator"]:
-        return str(node["function_name"])
-    if node.get("class") in ("CAST", "COLLATE"):
-        child = node["child"]
-        return str(child["column_names"][-1]) if child.get("class") == "COLUMN_REF" else _shown(child)
-    return ""
 
 
 def _call(node: Node, name: str, *children: Node) -> None:

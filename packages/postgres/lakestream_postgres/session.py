@@ -10,7 +10,10 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from lakestream_postgres import copy, statements, trees, wire
 from lakestream_postgres.catalogue import Catalogue
@@ -37,6 +40,17 @@ class _Prepared:
         self.statement, self.types, self.shown = statement, types, [*types]
         self.fields: Sequence[Field] | None = None
         self.is_described = False
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return trees.names(statements.substituted(self.statement.text, "${}".format).text) if self.types else {}
+
+    def named(self, fields: Sequence[Field]) -> Sequence[Field]:
+        """Return the columns of its result under the names that clients of Postgres expect."""
+        found = list(fields)
+        for at, name in self._names.items():
+            found[at] = msgspec.structs.replace(found[at], name=name)
+        return found
 
 
 class _Portal:
@@ -264,7 +278,7 @@ class Session:
                 for number, oid in (await trees.infer(text, lambda each: describe(AskedQuery(each)), unknown)).items():
                     if number in unknown or (oid == TEXT and number <= len(types) and types[number - 1] in TEXTS):
                         types[number - 1] = oid
-            prepared.fields = await describe(_asked(statement, types, [None] * len(types)))
+            prepared.fields = prepared.named(await describe(_asked(statement, types, [None] * len(types))))
         prepared.is_described = True
 
     # ------------------------------------------------------------------ statements
@@ -296,6 +310,7 @@ class Session:
             else:
                 given = {str(number): value for number, value in enumerate(values, 1)}
                 portal.rows = await self._service.rows(_asked(statement, types, values), given)
+            portal.rows.fields = portal.prepared.named(portal.rows.fields)
             told = portal.prepared.fields
             if told is not None and [each.oid for each in told] != [each.oid for each in portal.rows.fields]:
                 text = "cached plan must not change result type\nprepare it again, or cast its parameters"

@@ -71,6 +71,40 @@ def nodes(tree: Any) -> Iterator[Node]:
     raise PgError("54001", "the query is nested too deeply")
 
 
+# ---------------------------------------------------------------------- names of columns
+UNNAMED = "?column?"
+
+
+def shown(node: Node) -> str:
+    """Return the name of a column without one, as Postgres names it; "" where it has no name there."""
+    if node.get("class") == "FUNCTION" and not node["is_operator"]:
+        return str(node["function_name"])
+    if node.get("class") in ("CAST", "COLLATE"):
+        child = node["child"]
+        return str(child["column_names"][-1]) if child.get("class") == "COLUMN_REF" else shown(child)
+    return {"CASE_EXPR": "case", "OPERATOR_COALESCE": "coalesce"}.get(node["type"], "")
+
+
+def names(text: str) -> dict[int, str]:
+    """Return the names of columns without one that are made of parameters, by their places, from the end behind a `*`.
+
+    DuckDB would name them after the casts that parameters get.
+    """
+    node = {} if (tree := parse(text)) is None else tree["statements"][0]["node"]
+    while node.get("type") == "SET_OPERATION_NODE":
+        node = node["left"] if "left" in node else node["children"][0]
+    chosen = node.get("select_list", [])
+    stars = [at for at, each in enumerate(chosen) if each.get("class") == "STAR"]
+    found = {}
+    for at, each in enumerate(chosen):
+        is_made = not each.get("alias") and any(inner.get("class") == "PARAMETER" for inner in nodes(each))
+        if is_made and (not stars or at < stars[0]):
+            found[at] = shown(each) or UNNAMED
+        elif is_made and at > stars[-1]:
+            found[at - len(chosen)] = shown(each) or UNNAMED
+    return found
+
+
 # ---------------------------------------------------------------------- types of parameters
 
 _OID_CAST = re.compile(r"\$(\d+)\s*::\s*(?:pg_catalog\s*\.\s*)?oid\b\s*(\[\])?", re.IGNORECASE)
