@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ from lakestream.lake.flush import (
 from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.storage import Storage
+from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table import batches, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import CommitBatch, Removal
@@ -72,6 +73,8 @@ PAUSE_S = 0.05
 RANGE_ROWS = 100_000
 """Approximate number of table rows that one query reads."""
 _NO_LIMIT = 1 << 62
+_LAST_INDEX = slice(21, 41)
+"""The last index in the name of a segment (paths.segment_name)."""
 
 
 class SegmentGone(LakeError):
@@ -485,8 +488,9 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
     identity = _identity(storage, stream, account)
     uid = answer.uid if answer is not None else identity.uid if identity is not None else ""
     directory = paths.staging(root, stream, uid, account) if uid else ""
-    files = storage.list(directory) if uid else []
     path = paths.table(root, stream, account)
+    known = followers.get((path, uid))
+    files = _staged(storage, directory, 0 if known is None else known.head.position or 0) if uid else []
     state = _state(storage, path, uid, followers)
     properties = {} if state is None else state.metadata.configuration
     if not uid:
@@ -534,15 +538,30 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
     )
 
 
+def _staged(storage: Storage, directory: str, position: int) -> list[FileEntry]:
+    """Return the files of a staging directory; on this machine without segments that a table holds at a position."""
+    if not storage.local:
+        return storage.list(directory)
+    # Segments stay for a while after their commit. To list them takes longer than all that is done with the others.
+    reached = paths.segment_name(0, position)[_LAST_INDEX]
+    names = sorted(name for name in storage.names(directory) if name[_LAST_INDEX] > reached or name[-4:] != ".seg")
+    return [entry for name in names if (entry := storage.stat(f"{directory}/{name}")) is not None]
+
+
 def _state(storage: Storage, path: str, uid: str, followers: Followers) -> TableState | None:
     """Return the state of the stream's table; None when there is none, or it belongs to another stream."""
+    if (known := followers.get((path, uid))) is not None:
+        with suppress(FileNotFoundError):
+            state = known.advance(bounds=True)
+            if state.metadata.configuration.get(UID_PROPERTY) == uid:
+                return state
     metadata = TableFollower(path, storage=storage).metadata()
     owner = "" if metadata is None else metadata.configuration.get(UID_PROPERTY, "")
     if not owner or (uid and owner != uid):
         return None
     if (path, owner) not in followers:
         followers[path, owner] = TableFollower(path, owner, storage)
-    return followers[path, owner].advance()
+    return followers[path, owner].advance(bounds=True)
 
 
 def _columns(view: StreamView, archive: bool) -> tuple[str, ...]:
