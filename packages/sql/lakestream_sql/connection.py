@@ -83,6 +83,7 @@ def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, Stor
     extensions = [extension_path(name) for name in names]
     # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    connection.execute("SET enable_progress_bar = false")  # which is on if Python's program is no file
     for extension in extensions:
         connection.execute("LOAD " + literal(str(extension)))
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
