@@ -38,7 +38,7 @@ from lakestream.lake.table.at import (
 )
 from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.masks import NO_MASKS, Masks, of_config, of_table
-from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, column_names, doubled, literal
+from lakestream.lake.table.schema import REMOVED_COLUMN, column_names, doubled, literal
 from lakestream.log.format.departures import Point
 from lakestream_sql import Timestamps, buckets, last, typed
 from lakestream_sql.buckets import View
@@ -541,9 +541,7 @@ class StatementSnapshot:
         if live is None:
             log = self._log(mention)
             return _every(self._table(log.table, log.latest))
-        found = self._union(live)
-        partition = _partition(live.layout, mention.subject) if live.table else ""
-        return f"SELECT * FROM ({found}) WHERE {partition}" if partition else found
+        return self._union(live, mention.subject)
 
     def _last(self, mention: Mention) -> str:
         """Return the last message of each subject: by the server's index, or where there is none from all messages."""
@@ -551,8 +549,9 @@ class StatementSnapshot:
         filters, found = mention.last or (), None
         live = self._view(every) if mention.travel is None else None
         index = self._indexes.get(LastWanted(self._catalog.stream(mention.name).stream, filters))
-        if live is not None and index is not None:
-            found = last.by_index(live, index, filters, next(self._numbers))
+        if live is not None and index is not None and self._catalog.live_streams is not None:
+            narrowed = self._catalog.live_streams.views.narrowed
+            found = last.by_index(live, index, filters, next(self._numbers), narrowed)
         if live is not None and found is not None:
             self._union(live)
             self.arrow.update(found[1])
@@ -576,10 +575,12 @@ class StatementSnapshot:
                 self.arrow.update(live.arrow)
         return self._live[mention.name]
 
-    def _union(self, live: StreamQuery) -> str:
+    def _union(self, live: StreamQuery, subject: str | None = None) -> str:
+        """Return the SELECT of a live view, with the rows of all subjects unless only one is wanted."""
         if live.table:
             self.versions.add(live.table)
-        return live.sql
+        assert self._catalog.live_streams is not None  # Invariant: it has opened the view.
+        return live.select("" if subject is None else self._catalog.live_streams.views.narrowed(live.view, [subject]))
 
     # ---- as of a moment of the stream
 
@@ -593,10 +594,10 @@ class StatementSnapshot:
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
                 live = self._catalog.live_streams.at(live, point, next(self._numbers))
                 self.arrow.update(live.arrow)
-                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, live.archive)}"
+                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, REMOVED_COLUMN in live.view.columns)}"
             if not found.complete and _reaches(point, live):
                 # Messages stored by then have not reached the table yet.
-                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, live.archive)}"
+                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, REMOVED_COLUMN in live.view.columns)}"
         if log is None:
             raise self._catalog.unknown(mention, self._text)
         if found.version is None:
@@ -660,17 +661,6 @@ class StatementSnapshot:
         if not isinstance(number, int):
             raise BadSql(f"VERSION AS OF takes a version number, not {value}", self._text, mention.place)
         return number
-
-
-def _partition(layout: Layout | None, subject: str | None) -> str:
-    """Return the condition for the partition of a subject in a table by tokens. In other layouts DuckDB uses the range
-    of subjects of each file by itself."""
-    if subject is None or layout is None or layout.kind != "tokens":
-        return ""
-    tokens = subject.split(".")
-    # An empty token is NULL too: as a partition value, Delta does not tell the two apart.
-    found = [(f"token{at}", tokens[at - 1] if at <= len(tokens) else "") for at in layout.tokens]
-    return " AND ".join(f"{name} = {literal(token)}" if token else f"{name} IS NULL" for name, token in found)
 
 
 def _every(table: str) -> str:

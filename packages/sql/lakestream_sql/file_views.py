@@ -9,6 +9,7 @@ resolved once.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,20 +17,27 @@ import pyarrow as pa
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import deletion_vectors
-from lakestream.lake.table.actions import AddFile, locate
+from lakestream.lake.table.actions import AddFile, DeletionVector, locate
+from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.log import TableLog, TableVersion
-from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import doubled, literal
 from lakestream_sql.mentions import delta_scan
 
 if TYPE_CHECKING:
     import duckdb
 
+    from lakestream.lake.view import StreamView
     from lakestream_sql.stored_files import StoredFiles
 
 
 FILE = "_lakestream_file"
 """Column with the path of a row's file."""
+MANY_DEAD = 1000
+"""Deleted rows of the files of a subject that are named in a query; with more the Delta extension reads the table."""
+KEPT_VECTORS = 64
+"""Deletion vectors that a session keeps."""
+_OF_FILE = "_"
+"""The beginning of names of columns where columns of DuckDB's own are beside them."""
 
 
 class FileViews:
@@ -47,6 +55,8 @@ class FileViews:
         self._stored = files
         self._numbers = itertools.count(1)
         self._known: dict[tuple[str, str], str] = {}
+        self._vectors: dict[DeletionVector, Any] = {}
+        self._shapes: tuple[str, dict[str, str]] = "", {}
 
     def place(self, path: str, version: int) -> str:
         """Return the FROM item for a table at a version."""
@@ -63,39 +73,88 @@ class FileViews:
         state = TableLog(there, path).state(version)
         partition = state.metadata.partition_columns
         number = next(self._numbers)
-        shape, files, dead = f"table_shape_{number}", f"table_files_{number}", f"table_dead_{number}"
-        view = f"table_{number}"
-        self._table(shape, pa.schema(Scan(path, version, there).schema.to_arrow()).empty_table())
-        described = self._connection.execute(f"DESCRIBE {shape}").fetchall()
-        types: dict[str, str] = {doubled(name): kind for name, kind, *_ in described}
-        split = set(map(doubled, partition))
+        files, dead, view = f"table_files_{number}", f"table_dead_{number}", f"table_{number}"
+        types = self._types(state.metadata.schema_string)
         self._table(files, self._files(path, state, partition))
         self._table(dead, self._dead(path, state))
-        none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in split)
-        paths = ", ".join(literal(self._spelled(path, add)) for add in state.files.values())
-        rows = f"SELECT {none}, NULL::VARCHAR AS {FILE}, NULL::BIGINT AS file_row_number WHERE false"
-        if paths:
-            # The SELECT without rows has every column; older files may lack some.
-            options = f"union_by_name = true, filename = '{FILE}', file_row_number = true, hive_partitioning = false"
-            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {options})"
-        of = {name: "f" if name in split else "r" for name in types}
-        columns = ", ".join(f"CAST({of[name]}.{name} AS {kind}) AS {name}" for name, kind in types.items())
+        shape = {name: kind for name, kind in types.items() if name not in partition}
+        none = ", ".join(f"NULL::{kind} AS {doubled(_OF_FILE + name)}" for name, kind in shape.items())
+        rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
+        if state.files:
+            paths = [self._spelled(path, add) for add in state.files.values()]
+            rows = f"SELECT *, filename, file_row_number FROM {_read(paths, shape)}"
+        of = {name: doubled(name) if name in partition else doubled(_OF_FILE + name) for name in types}
+        columns = ", ".join(f"CAST({of[name]} AS {kind}) AS {doubled(name)}" for name, kind in types.items())
         self._connection.execute(
-            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.{FILE} = f.{FILE} "
-            f"ANTI JOIN {dead} d ON r.{FILE} = d.{FILE} AND r.file_row_number = d.row"
+            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.filename = f.{FILE} "
+            f"ANTI JOIN {dead} d ON r.filename = d.{FILE} AND r.file_row_number = d.row"
         )
         return view
 
+    def narrowed(self, view: StreamView, subjects: Sequence[str], seqs: Sequence[int] = ()) -> str:
+        """Return the FROM item for rows of a view's table with some subjects, and some sequences, as far as the log
+        tells where they are; "" where the whole table is as good.
+
+        The Delta extension plans each query anew: a third of the time of one for a single subject.
+        """
+        state, layout = view.state, view.layout
+        names = () if state is None else state.metadata.partition_columns
+        if state is None or list(names) == ["subject"] or (layout is None and names):
+            return ""
+        values, *others = {() if layout is None else layout.values(subject) for subject in subjects}
+        if others:
+            return ""
+        partition = {name: literal(str(each)) for name, each in zip(names, values, strict=True) if each is not None}
+        if layout is not None and layout.kind == "tokens":  # by which files have all subjects
+            found = [f"{name} = {partition[name]}" if name in partition else f"{name} IS NULL" for name in names]
+            return f"(SELECT * FROM {self.place(view.table, state.version)} WHERE {' AND '.join(found)})"
+        wanted = SubjectRange(subjects)
+        files = [each for each in state.files if wanted.overlaps(each.min_subject, each.max_subject)]
+        if seqs:
+            files = [each for each in files if any(each.min_seq <= seq <= each.max_seq for seq in seqs)]
+        if not files or sum(each.deleted.cardinality for each in files if each.deleted is not None) > MANY_DEAD:
+            return ""
+        types = self._types(view.schema)
+        columns = {name: partition.get(name, doubled(_OF_FILE + name)) for name in types}
+        chosen = ", ".join(f"CAST({columns[name]} AS {kind}) AS {doubled(name)}" for name, kind in types.items())
+        shape = {name: kind for name, kind in types.items() if name not in partition}
+        paths, dead = [self._at(locate(view.table, each.path), each.size) for each in files], "true"
+        for path, vector in ((path, each.deleted) for path, each in zip(paths, files, strict=True)):
+            if vector is not None:  # two columns: such a condition is judged last, of few rows
+                rows = ", ".join(map(str, self._vector(view.table, vector).tolist()))
+                dead += f" AND NOT (filename = {literal(path)} AND file_row_number IN ({rows}))"
+        return f"(SELECT {chosen} FROM {_read(paths, shape)} WHERE {dead})"
+
+    def _vector(self, table: str, vector: DeletionVector) -> Any:
+        """Return the numbers of the rows in a deletion vector."""
+        if (found := self._vectors.get(vector)) is None:
+            if len(self._vectors) >= KEPT_VECTORS:
+                self._vectors.clear()
+            found = self._vectors[vector] = deletion_vectors.load(vector, table, open_storage(table).read)
+        return found
+
+    def _types(self, schema: str) -> dict[str, str]:
+        """Return the columns of a table with their types in DuckDB, by the JSON of its schema."""
+        if self._shapes[0] != schema:
+            from deltalake import Schema
+
+            self._table("table_shape", pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
+            described = self._connection.execute("DESCRIBE table_shape").fetchall()
+            self._shapes = schema, {name: kind for name, kind, *_ in described}
+        return self._shapes[1]
+
     def _spelled(self, table: str, add: AddFile) -> str:
         """Return the path of a data file for DuckDB."""
-        path = locate(table, add.path)
-        return path if self._stored is None else self._stored.add(path, add.size)
+        return self._at(locate(table, add.path), add.size)
+
+    def _at(self, path: str, size: int) -> str:
+        return path if self._stored is None else self._stored.add(path, size)
 
     def _table(self, name: str, rows: Any) -> None:
         """Create a table of the session with these rows, visible in all of its cursors."""
         self._connection.register("table_rows", rows)
         try:
-            self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM table_rows")
+            self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM table_rows")
         finally:
             self._connection.unregister("table_rows")
 
@@ -114,8 +173,19 @@ class FileViews:
             vector = add.deletion_vector
             if vector is None:
                 continue
-            gone = pa.array(deletion_vectors.load(vector, table, open_storage(table).read).astype("int64"))
+            gone = pa.array(self._vector(table, vector).astype("int64"))
             names.append(pa.repeat(pa.scalar(self._spelled(table, add)), len(gone)))
             rows.append(gone)
         shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
         return pa.table(shape, names=[FILE, "row"])
+
+
+def _read(files: Sequence[str], shape: dict[str, str]) -> str:
+    """Return the FROM item of some files with these columns, which not every file may have. Beside them, whose names
+    begin with `_OF_FILE`, it has DuckDB's `filename` and `file_row_number`."""
+    columns = ", ".join(
+        f"{literal(name)}: {{name: {literal(_OF_FILE + name)}, type: {literal(kind)}, default_value: NULL}}"
+        for name, kind in shape.items()
+    )
+    listed = ", ".join(map(literal, files))
+    return f"read_parquet([{listed}], schema = MAP {{{columns}}}, hive_partitioning = false)"

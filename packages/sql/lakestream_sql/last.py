@@ -10,7 +10,7 @@ If that one was removed meanwhile, the view knows, and the table is searched for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
-from lakestream.protocol.subjects import is_literal
+from lakestream.lake.view import StreamView
 from lakestream_sql.uncompacted import LastIndex, StreamQuery, selected
 from lakestream_sql.visible import matching
 
+Narrowed = Callable[[StreamView, Sequence[str], Sequence[int]], str]
 LISTED = 64
 """Up to this many messages are listed in a condition; more are joined."""
 MOST_LOST = 256
@@ -32,7 +33,7 @@ MOST_LOST = 256
 
 
 def by_index(
-    live: StreamQuery, index: LastIndex, filters: Sequence[str], number: int
+    live: StreamQuery, index: LastIndex, filters: Sequence[str], number: int, narrowed: Narrowed = lambda *_: ""
 ) -> tuple[str, dict[str, Any]] | None:
     """Return a SELECT of the last messages in a view, with the Arrow tables that it reads; None if the index does not
     fit to the view. There may be messages of other subjects than those that match a filter.
@@ -40,6 +41,7 @@ def by_index(
     Args:
         filters: those of the index.
         number: makes the names of Arrow tables unique within the statement.
+        narrowed: returns the FROM item for rows with some subjects and sequences; "" for that of the view.
     """
     view = live.view
     fits = index.uid == view.uid and view.position <= index.begun and index.ended <= view.last_index
@@ -53,12 +55,13 @@ def by_index(
         return None
     table &= ~gone & (index.seqs <= view.table_last_seq)
     seqs, subjects = index.seqs[table], index.subjects.filter(pa.array(table))
-    selects, arrow = list[str](), dict[str, Any]()
+    selects, arrow, source = list[str](), dict[str, Any](), ""
     names = [*view.columns, *view.typed_names]
     if live.table and (len(seqs) or view.typed_names):  # whose columns the tail may lack
         if not len(seqs):
             where = "false"
         elif len(seqs) <= LISTED:
+            source = narrowed(view, subjects.to_pylist(), seqs.tolist())
             where = f"seq IN ({', '.join(map(str, seqs))}) AND subject IN ({_list(subjects)})"
         else:
             listed = arrow[f"last_{number}"] = pa.table({"seq": np.sort(seqs)})
@@ -68,7 +71,7 @@ def by_index(
                 f"AND subject BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"
             )
         plain = msgspec.structs.replace(view, hidden=departure_files.DeletedMessages())  # none of them is hidden
-        selects.append(plain.table_sql(live.source, names, where))
+        selects.append(plain.table_sql(source or live.source, names, where))
     if live.table and len(lost):
         selects.append(by_search(f"({view.table_sql(live.source, names, f'subject IN ({_list(lost)})')})"))
     if newest.num_rows or not selects:
@@ -86,11 +89,11 @@ def by_search(source: str, filters: Sequence[str] = ()) -> str:
 
 def _narrowed(tail: Any, filters: Sequence[str]) -> Any:
     """Return the rows whose subjects may match a filter, where that is quickly told."""
-    heads = [each.partition("*")[0].removesuffix(">") for each in filters]
-    column = tail.column("subject")
-    if all(is_literal(each.encode()) for each in filters) and filters:
+    column, text = tail.column("subject"), "".join(filters)
+    if filters and "*" not in text and ">" not in text:
         return tail.filter(pc.is_in(column, value_set=pa.array(filters, column.type)))
-    return tail.filter(pc.starts_with(column, heads[0])) if len(heads) == 1 and heads[0] else tail
+    head = filters[0].partition("*")[0].removesuffix(">") if len(filters) == 1 else ""
+    return tail.filter(pc.starts_with(column, head)) if head else tail
 
 
 def _newest(tail: Any) -> Any:

@@ -7,6 +7,7 @@ limit of what is read into memory, and asking the server for its index.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,10 +29,10 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import DeletedMessages
-from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, doubled
+from lakestream.lake.table.schema import REMOVED_COLUMN, doubled
 from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
 from lakestream_sql.explained import SqlError
-from lakestream_sql.mentions import delta_scan
+from lakestream_sql.file_views import FileViews
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
@@ -121,20 +122,29 @@ class UncompactedTooLarge(SqlError):
 class StreamQuery(msgspec.Struct, frozen=True):
     """A stream's live view for one statement, as SQL for DuckDB.
 
-    `sql` is a SELECT that reads the Arrow tables `arrow`, by name. `table` is the FROM item of the table, "" while
-    there is none; `source` is that without empty columns. `layout`: the table's layout if it is one of lakestream's.
-    `tail`: the uncompacted messages. `hidden`: the condition for rows of the table that are left out; "" for none.
+    `table` is the FROM item of the table, "" while there is none; `source` is that without empty columns. `arrow` are
+    the Arrow tables that its SQL reads, by name. `tail`: the uncompacted messages, `beyond` their SELECT, "" for none.
+    `hidden`: the condition for rows of the table that are left out; "" for none. `is_whole`: the table is all of it.
+    `living`: returns the SELECT of the rows of a FROM item of the table that are not left out.
     """
 
     table: str
     source: str
-    layout: Layout | None
-    archive: bool
-    sql: str
     arrow: dict[str, Any]
     tail: Any
+    beyond: str
     hidden: str
+    is_whole: bool
     view: StreamView
+    living: Callable[[str], str]
+
+    def select(self, source: str = "") -> str:
+        """Return a SELECT of the stream. `source`: the FROM item of the table, where the whole one is not wanted."""
+        source = source or self.source
+        if self.is_whole and source == self.table:
+            return f"SELECT * FROM {source}"
+        parts = [self.living(source) if self.table else "", self.beyond]
+        return " UNION ALL BY NAME ".join(filter(None, parts))
 
     @property
     def tail_begins_ns(self) -> int | None:
@@ -150,7 +160,7 @@ class LiveStreams:
         server: the server to ask to stage its newest messages; None for none.
         tail_bytes: see `TAIL_BYTES`.
         notify: gets a line, once, when no server answers.
-        place: returns the FROM item for a table's path and version.
+        views: has the FROM items of tables.
 
     Attributes:
         given: the last messages that the caller has asked a server for.
@@ -162,14 +172,14 @@ class LiveStreams:
         server: FlushServer | None,
         tail_bytes: int,
         notify: Callable[[str], None],
-        place: Callable[[str, int], str] = delta_scan,
+        views: FileViews,
     ) -> None:
         self._root = root
         self._storage = open_storage(root)
         self._server = server
         self._tail_bytes = tail_bytes
         self._notify = notify
-        self._place = place
+        self.views = views
         self._notified: set[str] = set()
         self._flushers: dict[str, Flusher] = {}
         self._decoded: dict[str, DecodedParts] = {}
@@ -299,26 +309,22 @@ class LiveStreams:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
-        table, seen = "" if view.version is None else self._place(view.table, view.version), view
-        source = table and _filled(table, view)
-        selects: list[str] = []
+        table, seen = "" if view.version is None else self.views.place(view.table, view.version), view
         arrow: dict[str, Any] = {}
         rows = view.tail(self._kept(view))
         as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""
-        is_whole = not rows.num_rows and not view.hidden_sql() and view.removed_sql() == as_it_is
-        if table and not (is_whole and source == table):
-            where = ""
-            if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
-                gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
-                arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
-                dead = DeletedMessages(view.hidden.floor)
-                view = msgspec.structs.replace(view, hidden=dead)
-                where = f"seq NOT IN (SELECT seq FROM gone_{number})"
-                hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
-            names = [*view.columns, *view.typed_names]
-            selects.append(view.table_sql(source, names, where))
+        is_whole = bool(table) and not rows.num_rows and not view.hidden_sql() and view.removed_sql() == as_it_is
+        where, beyond = "", ""
+        if table and len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
+            gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
+            arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
+            dead = DeletedMessages(view.hidden.floor)
+            view = msgspec.structs.replace(view, hidden=dead)
+            where = f"seq NOT IN (SELECT seq FROM gone_{number})"
+            hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
         if not table or rows.num_rows:
             arrow[f"tail_{number}"] = rows
-            selects.append(selected(f"tail_{number}", rows))
-        sql = " UNION ALL BY NAME ".join(selects) or f"SELECT * FROM {table}"
-        return StreamQuery(table, source, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, rows, hidden, seen)
+            beyond = selected(f"tail_{number}", rows)
+        living = partial(view.table_sql, columns=[*view.columns, *view.typed_names], where=where)
+        source = table and _filled(table, view)
+        return StreamQuery(table, source, arrow, rows, beyond, hidden, is_whole, seen, living)

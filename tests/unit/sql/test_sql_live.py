@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from lakestream.lake import view as views
 from lakestream.lake.staging import staging
@@ -19,14 +20,18 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.progress import TableProgress
-from lakestream.lake.table.schema import table_schema
+from lakestream.lake.table.schema import BOUNDS_METADATA, table_schema
+from lakestream.lake.table.state import TableFollower
+from lakestream.lake.view import StreamView
 from lakestream.protocol.instants import rfc3339
-from lakestream.schemas.schema import Schema
+from lakestream.schemas.schema import Schema as MessageSchema
 from lakestream_sql import uncompacted
 from lakestream_sql.catalog import StatementSnapshot
+from lakestream_sql.file_views import FileViews
 from lakestream_sql.session import Session, SqlError, UnknownStream
 from lakestream_sql.statements import parse, rewrite
 from lakestream_sql.uncompacted import MANY_REMOVED, FlushServer
+from tests.delta_tables import HandmadeTable
 from tests.lake.model import T0, StreamModel
 
 pytestmark = pytest.mark.unit
@@ -305,7 +310,9 @@ def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
     fields = {"price": {"type": "number"}, "key": {"type": "string"}, "revision": {"type": "integer"}}
     text = json.dumps({"type": "object", "properties": fields})
     lakes.require(str(tmp_path / "lake"), create=True)
-    schemas.write_schema(open_storage(str(tmp_path / "lake")), "$G", Schema("prices", 1, "json", text, created_ns=1))
+    schemas.write_schema(
+        open_storage(str(tmp_path / "lake")), "$G", MessageSchema("prices", 1, "json", text, created_ns=1)
+    )
     deletion = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
     model.publish(
         [
@@ -381,6 +388,51 @@ def test_a_subject_is_looked_for_in_few_files(lake: Lake, session: Session) -> N
     assert seqs(session, where="WHERE subject = 'c.1'") == [8, 13]
     assert files_read(session, f"SELECT seq FROM {ORDERS} WHERE subject = 'c.1'") == 1
     assert files_read(session, f"SELECT seq FROM {ORDERS}") == 4
+
+
+def test_a_subject_is_read_without_deleted_rows_and_with_the_columns_of_every_file(tmp_path: Path) -> None:
+    table = HandmadeTable(tmp_path / "streams" / "ORDERS")
+    table.append([("a", 1), ("b", 2), ("b", 3)])
+    table.append([("b", 4), ("c", 5)])
+    table.append([("d", 6)])
+    first = next(iter(table.files))
+    table.delete(first, [1])
+    with Session(tmp_path) as session:
+        views = FileViews(str(tmp_path), session._connection)
+        state = TableFollower(str(table.path)).advance(bounds=True)
+        view = StreamView(lake="", stream="ORDERS", account="", uid="", table=str(table.path), state=state)
+
+        def rows(source: str) -> list[tuple[Any, ...]]:
+            return session._connection.execute(f"FROM {source} WHERE subject = 'b' ORDER BY seq").fetchall()
+
+        narrowed = views.narrowed(view, ["b"])
+        assert narrowed.count("part-") - narrowed.count("filename =") == 2, "of three files"
+        assert rows(narrowed) == rows(views.place(str(table.path), state.version))
+        assert [row[1] for row in rows(narrowed)] == [3, 4]
+        assert [row[1] for row in rows(views.narrowed(view, ["b"], [4]))] == [4]
+        assert views.narrowed(view, ["x"]) == "", "no file has it"
+
+
+def test_a_subject_of_a_table_by_bucket_is_read_with_its_bucket(tmp_path: Path) -> None:
+    table, bounds = tmp_path / "streams" / "ORDERS", "the bounds"
+    names = (("subject", "string"), ("seq", "long"), ("price", "double"), ("bucket", "integer"))
+    shape = [Field(name, PrimitiveType(kind), metadata={BOUNDS_METADATA: bounds}) for name, kind in names]
+    DeltaTable.create(str(table), Schema(shape), partition_by=["bucket"])
+    for prices in ({}, {"price": [0.5, 1.5]}):
+        rows = {"subject": ["a", "d"], "seq": [1, 2], "bucket": pa.array([0, 1], pa.int32()), **prices}
+        write_deltalake(str(table), pa.table(rows), mode="append", schema_mode="merge")
+    for log in (table / "_delta_log").glob("*.json"):  # deltalake writes no lists there
+        log.write_text(log.read_text().replace(rf"\"{bounds}\"", r"[\"c\"]"))
+    with Session(tmp_path) as session:
+        views = FileViews(str(tmp_path), session._connection)
+        state = TableFollower(str(table)).advance(bounds=True)
+        view = StreamView(lake="", stream="ORDERS", account="", uid="", table=str(table), state=state)
+        narrowed = views.narrowed(view, ["d"])
+        assert narrowed.count("part-") == 2, "of four files"
+        found = session._connection.execute(f"FROM {narrowed} WHERE subject = 'd' ORDER BY price NULLS FIRST")
+        assert [each[0] for each in found.description or []] == ["subject", "seq", "price", "bucket"]
+        assert found.fetchall() == [("d", 2, None, 1), ("d", 2, 1.5, 1)]
+        assert views.narrowed(view, ["a", "d"]) == "", "of two buckets"
 
 
 def test_a_join_of_a_stream_with_itself_reads_its_tail(lake: Lake, session: Session) -> None:
