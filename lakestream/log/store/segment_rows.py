@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import cast
 
 from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, FileNotReadable
@@ -84,21 +84,42 @@ class SegmentRows:
             keep = bisect_right(sums, max_bytes)
             if keep == 0 and not pieces:
                 keep = 1
-            for start, stop in _spans(offsets, lengths, keep, dense=isinstance(part, range)):
-                pieces.append(self._piece(segment, offsets[start:stop], lengths[start:stop], part[start:stop]))
+            if isinstance(part, range):
+                for start, stop in _cut(offsets, 0, keep):
+                    places = offsets[start:stop], lengths[start:stop]
+                    pieces.append(self._piece(segment, *places, part[start:stop], ((0, stop - start),)))
+            elif keep:
+                places = offsets[:keep], lengths[:keep]
+                pieces.append(self._piece(segment, *places, part[:keep], _spans(*places)))
             if keep < len(part):
                 break
             max_bytes -= sums[-1]
         return pieces
 
-    def _piece(self, segment: Segment, offsets: array[int], lengths: array[int], seqs: Sequence[int]) -> Records:
-        base = offsets[0]
-        buf = self._bytes(segment, base, offsets[-1] + lengths[-1] - base)
-        piece = Records(buf, array("I", [offset - base for offset in offsets]), lengths, seqs)
+    def _piece(
+        self,
+        segment: Segment,
+        offsets: array[int],
+        lengths: array[int],
+        seqs: Sequence[int],
+        spans: Iterable[tuple[int, int]],
+    ) -> Records:
+        """Return records of one segment, read by these spans of them. Hot."""
+        bufs: list[bytes] = []
+        places, size = array("I"), 0
+        for start, stop in spans:
+            base = offsets[start]
+            bufs.append(self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base))
+            if stop - start == 1:
+                places.append(size)
+            else:
+                places.extend([offset - base + size for offset in offsets[start:stop]])
+            size += len(bufs[-1])
+        piece = Records(b"".join(bufs) if len(bufs) > 1 else bufs[0], places, lengths, seqs)
         try:
             piece.check()
         except CorruptRecord as error:
-            raise self._corrupt(segment, base + error.offset, error.what) from error
+            raise self._corrupt(segment, offsets[bisect_left(places, error.offset)], error.what) from error
         return piece
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
@@ -115,7 +136,7 @@ class SegmentRows:
             if sum(lengths) >= LONG * len(part):
                 names += map(self._named, repeat(segment), part, offsets, lengths)
                 continue
-            for start, stop in _spans(offsets, lengths, len(part), dense=isinstance(part, range)):
+            for start, stop in _cut(offsets, 0, len(part)) if isinstance(part, range) else _spans(offsets, lengths):
                 base = offsets[start]
                 buf = self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base)
                 names += subjects_at(buf, [offset - base for offset in offsets[start:stop]])
@@ -366,15 +387,20 @@ def _unknown(seq: int) -> Compacted:
     return Compacted(f"what is known of messages that have left the log does not include sequence {seq}")
 
 
-def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: bool) -> Iterator[tuple[int, int]]:
-    """Cut the first `keep` places into reads of about SPAN bytes; where not `dense`, also at holes above MAX_HOLE."""
+def _spans(offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut places into reads of about SPAN bytes, also at holes above MAX_HOLE. Hot."""
+    ends = map(add, offsets, lengths)
+    holes = enumerate(zip(offsets[1:], ends, strict=False), 1)
     start = 0
-    while start < keep:
-        stop = max(start + 1, bisect_left(offsets, offsets[start] + SPAN, start, keep))
-        if not dense and offsets[stop - 1] - offsets[start] - sum(lengths[start : stop - 1]) > MAX_HOLE:
-            for at in range(start + 1, stop):
-                if offsets[at] - offsets[at - 1] - lengths[at - 1] > MAX_HOLE:
-                    stop = at
-                    break
+    for stop in [at for at, (offset, end) in holes if offset - end > MAX_HOLE]:
+        yield from _cut(offsets, start, stop) if stop - start > 1 else ((start, stop),)
+        start = stop
+    yield from _cut(offsets, start, len(offsets))
+
+
+def _cut(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut the places from `start` to `end` into reads of about SPAN bytes."""
+    while start < end:
+        stop = max(start + 1, bisect_left(offsets, offsets[start] + SPAN, start, end))
         yield start, stop
         start = stop
