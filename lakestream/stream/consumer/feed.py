@@ -313,27 +313,16 @@ class Feed:
         return self._ledger.delivered_stream + 1 if self._picked_left else self._ledger.next_seq
 
     def _peek_picked(self, limit: int) -> Matches:
-        store = self._store
-        at = bisect_left(self._picked, self._ledger.delivered_stream + 1)
-        seqs: list[int] = []
-        size = 0
-        for seq in self._picked[at : at + 4 * limit]:
-            if seq in store.live:
-                if not store.is_local(seq):
-                    break
-                seqs.append(seq)
-                size += store.size_of(seq)
-                if len(seqs) == limit or size >= BLOCK_BYTES:
-                    break
-        if seqs:
-            return Matches(store.records_of(seqs), 0, 0)
-        following = next((seq for seq in self._picked[at:] if seq in store.live), 0)
+        store, picked = self._store, self._picked
+        at, live = bisect_left(picked, self._ledger.delivered_stream + 1), store.live
+        while at < len(picked) and picked[at] not in live:
+            at += 1
         # Invariant: `_picked_left` counts the live ones after the last delivered.
-        assert following, "messages chosen at creation are counted but gone"
-        if store.is_local(following):
-            return Matches(store.records_of((following,)), 0, 0)
-        self._ahead.fetch(following)
-        return Matches([], 0, following)
+        assert at < len(picked), "messages chosen at creation are counted but gone"
+        if store.is_local(picked[at]):
+            return Matches(store.records_of(picked[at : at + limit], BLOCK_BYTES), 0, 0)
+        self._ahead.fetch(picked[at])
+        return Matches([], 0, picked[at])
 
     def advance(self, found: Matches, taken: int) -> None:
         """Take the first `taken` messages that `peek` returned. To be called before the ledger knows of them."""
