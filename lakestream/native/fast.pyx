@@ -778,6 +778,27 @@ def record_subjects(bytes buf not None, array.array offsets not None, array.arra
     return subjects
 
 
+def copy_records(bytes buf not None, array.array offsets not None, array.array lengths not None, some not None):
+    cdef array.array places = array.clone(NUMBERS, len(some), False), sizes = array.clone(NUMBERS, len(some), False)
+    cdef Py_ssize_t number, at, offset, length, size = 0
+    check_places(offsets, lengths, 0, len(offsets))
+    for number, at in enumerate(some):
+        if not 0 <= at < len(offsets):
+            raise IndexError(f"record {at} of {len(offsets)}")
+        offset, length = offsets.data.as_uints[at], lengths.data.as_uints[at]
+        if offset + length > PyBytes_GET_SIZE(buf):
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {PyBytes_GET_SIZE(buf)}")
+        if size > MAX_OFFSET:
+            raise OverflowError(f"the records have more than {MAX_OFFSET} bytes")
+        places.data.as_uints[number], sizes.data.as_uints[number] = size, length
+        size += length
+    cdef bytes copy = PyBytes_FromStringAndSize(NULL, size)
+    cdef char *out = PyBytes_AS_STRING(copy)
+    for at in some:
+        out = put(out, PyBytes_AS_STRING(buf) + offsets.data.as_uints[at], lengths.data.as_uints[at])
+    return copy, places, sizes
+
+
 cdef inline Py_ssize_t reply_length(Fields *it, Py_ssize_t head, uint64_t consumer, int64_t pending) noexcept nogil:
     return head + 3 + digits(it.seq) + digits(consumer) + signed_digits(it.time_ns) + signed_digits(pending)
 
@@ -992,6 +1013,23 @@ cdef class SubjectMatcher:
             text = PyBytes_AS_STRING(subject)
             if matched(self.root, text, text + PyBytes_GET_SIZE(subject)):
                 found.append(subject)
+        return found
+
+
+    def choose_records(
+        self, bytes buf not None, array.array offsets not None, array.array lengths not None, Py_ssize_t most
+    ):
+        cdef const char *text = PyBytes_AS_STRING(buf)
+        cdef Py_ssize_t at, count = len(offsets)
+        cdef list found = []
+        cdef Fields it
+        check_places(offsets, lengths, 0, count)
+        for at in range(count):
+            if len(found) >= most:
+                break
+            find(buf, offsets, lengths, at, &it)
+            if matched(self.root, text + it.subject_at, text + it.subject_at + it.subject_length):
+                found.append(at)
         return found
 
 

@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zlib import crc32
@@ -464,6 +464,27 @@ def record_subjects(buf: bytes, offsets: array[int], lengths: array[int]) -> lis
     return [seen.setdefault(one[2], one[2]) for one in _stored(buf, offsets, lengths, 0, len(offsets))]
 
 
+def copy_records(
+    buf: bytes, offsets: array[int], lengths: array[int], some: Sequence[int]
+) -> tuple[bytes, array[int], array[int]]:
+    """Return the records with these indexes back to back, where each begins, and their lengths. Hot.
+
+    Raise IndexError for an index without a record, ValueError for a place that is not in `buf`, OverflowError for more
+    bytes than an offset can have.
+    """
+    _check_records(offsets, lengths, 0, len(offsets))
+    copies: list[bytes] = []
+    for at in some:
+        if not 0 <= at < len(offsets):
+            raise IndexError(f"record {at} of {len(offsets)}")
+        offset, length = offsets[at], lengths[at]
+        if offset + length > len(buf):
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
+        copies.append(buf[offset : offset + length])
+    sizes = array("I", map(len, copies))
+    return b"".join(copies), array("I", accumulate(sizes[:-1], initial=0) if copies else ()), sizes
+
+
 def delivery_sizes(
     buf: bytes, offsets: array[int], lengths: array[int], begin: int, end: int, head: bytes, consumer: int, pending: int
 ) -> list[int]:
@@ -637,6 +658,12 @@ class SubjectMatcher:
     def choose(self, subjects: list[bytes]) -> list[bytes]:
         """Return the matching ones of these subjects, in their order. Hot."""
         return [subject for subject in subjects if self._matches(subject.split(b"."))]
+
+    def choose_records(self, buf: bytes, offsets: array[int], lengths: array[int], most: int) -> list[int]:
+        """Return the indexes of the first records, at most `most`, whose subjects match; raise as `frame_deliveries`.
+        Hot."""
+        subjects = record_subjects(buf, offsets, lengths)
+        return list(islice((at for at, one in enumerate(subjects) if self._matches(one.split(b"."))), most))
 
     def _matches(self, tokens: list[bytes]) -> bool:
         nodes = [self._root]

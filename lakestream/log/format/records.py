@@ -76,10 +76,8 @@ class Records(Sequence[Record]):
 
     def chosen(self, some: Sequence[int]) -> Records:
         """Return a copy of the messages with these indexes, ascending: those between them may be many."""
-        buf, offsets, seqs = self.buf, self.offsets, self.seqs
-        lengths = array("I", [self.lengths[at] for at in some])
-        copies = [buf[(begin := offsets[at]) : begin + length] for at, length in zip(some, lengths, strict=True)]
-        return back_to_back(copies, [seqs[at] for at in some])
+        places = native.copy_records(self.buf, self.offsets, self.lengths, some)
+        return Records(*places, [self.seqs[at] for at in some])
 
 
 def seqs_of(records: Sequence[Record]) -> Sequence[int]:

@@ -27,9 +27,6 @@ SCAN_BYTES = 8 << 20
 SPARSE_RATIO = 4
 """If fewer than one in this many messages match, they are looked up in the index instead of reading all."""
 
-DECISIONS = 65_536
-"""Maximum number of subjects whose match is cached; the cache is cleared when it is exceeded."""
-
 READ_COST = 4
 """Number of subjects that can be looked up in the index in about the time of reading one message."""
 
@@ -105,28 +102,20 @@ class ConsumerFilters:
         # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
         self._beginnings = self._rooted and all(not set(one[:-1]) & set(b"*>") for one in filters)
-        self._decided: dict[bytes, bool] = {}
         self._plan: list[int] = []
         self._plan_from = 0
         self._plan_through = 0
         self._plan_at = 0
         self._too_many = 0
 
-    def matches(self, subject: bytes) -> bool:
-        wanted = self._decided.get(subject)
-        return self._decide([subject])[subject] if wanted is None else wanted
+    @property
+    def _chooser(self) -> SubjectMatcher:
+        if self._matcher is None:
+            self._matcher = SubjectMatcher(self._filters)
+        return self._matcher
 
-    def _decide(self, subjects: Sequence[bytes]) -> dict[bytes, bool]:
-        """Return for these subjects, and others, whether they match. Hot."""
-        decided = self._decided
-        if len(decided) >= DECISIONS:
-            decided.clear()
-        if new := [subject for subject in dict.fromkeys(subjects) if subject not in decided]:
-            if self._matcher is None:
-                self._matcher = SubjectMatcher(self._filters)
-            decided |= dict.fromkeys(new, False)
-            decided |= dict.fromkeys(self._matcher.choose(new), True)
-        return decided
+    def matches(self, subject: bytes) -> bool:
+        return bool(self._chooser.choose([subject]))
 
     def _some_subjects(self) -> Iterator[Sequence[bytes]]:
         """Yield the matching subjects that have messages, each once, in lists of which some are empty: a step each."""
@@ -154,8 +143,8 @@ class ConsumerFilters:
         if not self._literal and (high - low) * READ_COST < len(store.subjects) and store.local_floor <= low:
             while low <= high:  # cheaper than looking up every subject if messages are few
                 run = store.records_from(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
-                subjects = run.subjects()[: bisect_right(run.seqs, high)]
-                total += sum(map(self._decide(subjects).__getitem__, subjects))
+                run = run[: bisect_right(run.seqs, high)]
+                total += len(self._chooser.choose_records(run.buf, run.offsets, run.lengths, len(run)))
                 low = run.seqs[-1] + 1 if run else high + 1
                 yield
             return total
@@ -188,13 +177,8 @@ class ConsumerFilters:
             # Invariant: a live, local message can be read.
             assert run, f"sequence {seq} is live and local but was not read"
             looked += len(run)
-            start = run.seqs[-1] + 1
-            subjects = run.subjects()
-            decided = self._decide(subjects)
-            wanted = [at for at, subject in enumerate(subjects) if decided[subject]]
-            if len(wanted) > limit - count:
-                del wanted[limit - count :]
-                start = run.seqs[wanted[-1]] + 1
+            wanted = self._chooser.choose_records(run.buf, run.offsets, run.lengths, limit - count)
+            start = run.seqs[wanted[-1] if len(wanted) == limit - count else -1] + 1
             if wanted:
                 kept = run if len(wanted) == len(run) else run.chosen(wanted)
                 found.append(kept)
@@ -214,15 +198,8 @@ class ConsumerFilters:
             return Matches([], max(start, self._plan_through + 1), 0)
         if not store.is_local(plan[at]):
             return Matches([], plan[at], plan[at])
-        taken: list[int] = []
-        size = 0
-        for seq in plan[at : at + limit]:
-            if seq in store.live:
-                taken.append(seq)
-                size += store.size_of(seq)
-                if size >= max_bytes:
-                    break
-        return Matches(store.records_of(taken), taken[-1] + 1, 0)
+        found = store.records_of(plan[at : at + limit], max_bytes)
+        return Matches(found, found.seqs[-1] + 1, 0)
 
     def _is_sparse(self, start: int, left: int) -> bool:
         span = self._store.last_seq - start + 1

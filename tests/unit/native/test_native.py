@@ -665,6 +665,7 @@ def compare_columns(rng: random.Random, buf: bytes, offsets: list[int], lengths:
         columns[0].append(0)
     same("check_records", buf, *columns)
     same("record_subjects", buf, *columns)
+    same("copy_records", buf, *columns, [rng.randrange(5) for _ in range(rng.randrange(4))])
     begin, end = 0, len(columns[0])
     if rng.random() < 0.3:
         begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)

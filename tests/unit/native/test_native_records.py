@@ -176,6 +176,18 @@ def test_subjects_of_records(twin: ModuleType) -> None:
     assert stored.call(twin.record_subjects) == [one.subject for one in stored.records]
 
 
+def test_the_records_whose_subjects_match_are_chosen_and_copied(twin: ModuleType) -> None:
+    stored = some_records(random.Random(8), 40)
+    wanted = [at for at, one in enumerate(stored.records) if one.subject.startswith(b"c.")]
+    matcher = twin.SubjectMatcher([b"c.*", b"none.>"])
+    for most in (0, 1, 3, 40):
+        assert stored.call(matcher.choose_records, most) == wanted[:most]
+    for some in ([], [0], wanted, range(40)):
+        copy = Records(*stored.call(twin.copy_records, some), [stored.records[at].seq for at in some])
+        assert list(copy) == [stored.records[at] for at in some]
+        assert len(copy.buf) == sum(copy.lengths)
+
+
 def test_each_changed_byte_is_noticed(twin: ModuleType) -> None:
     stored = Stored([Record(5, 6, b"a.b", HEADERS[1], b"data"), Record(6, 7, b"a.b", b"", b"data")])
     assert stored.call(twin.check_records) is None
@@ -192,7 +204,10 @@ def test_records_that_are_not_there_are_refused(twin: ModuleType) -> None:
     for begin, end in ((-1, 2), (3, 2), (0, 5)):
         assert stored.call(twin.frame_deliveries, begin, end, b"1", b"h.", 1, 9)[0] is IndexError
         assert stored.call(twin.frame_direct, begin, end, b"1", b"to", b"", 9, 0, second)[0] is IndexError
+    assert stored.call(twin.copy_records, [0, 4])[0] is IndexError
     stored.buf = stored.buf[:-1]
+    assert stored.call(twin.copy_records, [0, 3])[0] is ValueError
+    assert stored.call(twin.SubjectMatcher([b"zz"]).choose_records, 4)[0] is ValueError
     assert isinstance(stored.call(twin.frame_deliveries, 0, 3, b"1", b"h.", 1, 9)[0], bytes)
     assert stored.call(twin.frame_deliveries, 0, 4, b"1", b"h.", 1, 9)[0] is ValueError
     stored.lengths.pop()
