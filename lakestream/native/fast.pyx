@@ -1074,14 +1074,9 @@ cdef inline bint less(bytes one, bytes other) noexcept:
     return order < 0 or (order == 0 and size < more)
 
 
-cdef Py_ssize_t place_of(list names, bytes wanted, Py_ssize_t lo):
-    """Return the place of the first name from `lo` on that is not less than `wanted`, by galloping from there."""
-    cdef Py_ssize_t count = len(names), hi = lo, step = 1, middle
-    while hi < count and less(<bytes?> names[hi], wanted):
-        lo = hi + 1
-        hi += step
-        step *= 2
-    hi = min(hi, count)
+cdef Py_ssize_t place_between(list names, bytes wanted, Py_ssize_t lo, Py_ssize_t hi):
+    """Return the place from `lo` through `hi` of the first name that is not less than `wanted`."""
+    cdef Py_ssize_t middle
     while lo < hi:
         middle = (lo + hi) // 2
         if less(<bytes?> names[middle], wanted):
@@ -1089,6 +1084,16 @@ cdef Py_ssize_t place_of(list names, bytes wanted, Py_ssize_t lo):
         else:
             hi = middle
     return lo
+
+
+cdef Py_ssize_t place_of(list names, bytes wanted, Py_ssize_t lo):
+    """Return the place of the first name from `lo` on that is not less than `wanted`, by galloping from there."""
+    cdef Py_ssize_t count = len(names), hi = lo, step = 1
+    while hi < count and less(<bytes?> names[hi], wanted):
+        lo = hi + 1
+        hi += step
+        step *= 2
+    return place_between(names, wanted, lo, min(hi, count))
 
 
 cdef class SubjectSeeker:
@@ -1109,16 +1114,50 @@ cdef class SubjectSeeker:
 
     def choose(self, list names not None, bytes low not None, bytes end not None):
         cdef list found = []
-        cdef Py_ssize_t at = 0, stop = place_of(names, end, 0) if end else len(names)
+        return found, self.gather(names, low, end, found)
+
+    cdef bytes gather(self, list names, bytes low, bytes end, list found):
+        cdef Py_ssize_t at = 0, stop = len(names)
         cdef bytes name
-        while (at := place_of(names, low, at)) < stop:
+        if end and stop and not less(<bytes?> names[stop - 1], end):
+            stop = place_of(names, end, 0)
+        # Each comparison reads a name somewhere in memory: the last one mostly tells that there is no match left, and
+        # the first match may be anywhere.
+        if stop and less(<bytes?> names[0], low):
+            at = place_between(names, low, 1, stop)
+        while at < stop and not less(<bytes?> names[stop - 1], low):
+            at = place_of(names, low, at)
             name = names[at]
             low = self.bound(name)
             if low is name:
                 found.append(name)
                 at += 1
                 low = name + b"\0"
-        return found, low
+        return low
+
+    def walk(self, list lows not None, leaves not None, bytes low not None, bytes end not None, Py_ssize_t most):
+        cdef list found = []
+        cdef Py_ssize_t at = 0, number
+        cdef bytes high
+        for number in range(most):
+            low = self.bound(low)
+            if end and not less(low, end):
+                return found, None, -1
+            at = place_of(lows, low, at)
+            if at == len(lows) or <bytes?> lows[at] != low:
+                at -= 1
+            leaf = leaves[at]
+            if leaf.block is not None:
+                return found, low, at
+            low = self.gather(<list?> leaf.in_order(), low, end, found)
+            if at + 1 == len(lows):
+                return found, None, -1
+            high = <bytes?> lows[at + 1]
+            if end and not less(high, end):
+                return found, None, -1
+            if less(low, high):
+                low = high
+        return found, low, -1
 
 
 # ---------------------------------------------------------------------- columns of payloads

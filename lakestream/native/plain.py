@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, repeat
 from operator import add, gt
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -680,6 +680,15 @@ class SubjectMatcher:
         return any(b"." in node for node in nodes)
 
 
+class SortedNames(Protocol):
+    """Leaf of a `SubjectSeeker.walk`."""
+
+    @property
+    def block(self) -> object: ...
+
+    def in_order(self) -> list[bytes]: ...
+
+
 class SubjectSeeker:
     """Skips the subjects between two that match one of some patterns, in the order of bytes.
 
@@ -707,6 +716,29 @@ class SubjectSeeker:
                 at += 1
                 low = name + b"\0"
         return found, low
+
+    def walk(
+        self, lows: list[bytes], leaves: Sequence[SortedNames], low: bytes, end: bytes, most: int
+    ) -> tuple[list[bytes], bytes | None, int]:
+        """Do `choose` in at most so many leaves, each of which has the names from one of `lows` on, up to the next.
+
+        Return (the chosen names, where to go on, -1); None behind the last leaf. A leaf with a block ends the walk: it
+        is the third, and `low` is the lower bound in it. Hot.
+        """
+        found: list[bytes] = []
+        for _ in range(most):
+            low = self.bound(low)
+            if end and low >= end:
+                return found, None, -1
+            at = bisect_right(lows, low) - 1
+            if leaves[at].block is not None:
+                return found, low, at
+            some, low = self.choose(leaves[at].in_order(), low, end)
+            found += some
+            if at + 1 == len(lows) or (end and lows[at + 1] >= end):
+                return found, None, -1
+            low = max(low, lows[at + 1])
+        return found, low, -1
 
 
 def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:

@@ -25,8 +25,8 @@ LEAF_ROWS = 256
 """Subjects in a block, and in a leaf that was just divided."""
 SPLIT_ROWS = 2 * LEAF_ROWS
 """A leaf with more subjects in memory is divided."""
-SOUGHT_LEAVES = 16
-"""Number of leaves in which the wanted subjects are sought at once."""
+SOUGHT_LEAVES = 128
+"""Number of leaves in which the wanted subjects are sought at once (0.1 ms)."""
 COLD_HISTORY = 64
 """A subject with more sequences stays in memory: writing them with each change of a neighbour costs too much."""
 
@@ -141,8 +141,8 @@ class Leaves:
                         self._divide(at)
 
     def candidates(self, head: bytes, seek: SubjectSeeker | None = None) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
-        or occur twice, and those that are only in the file.
+        """Yield the subjects that begin with `head`, by leaves: those in memory, which may have no message any more or
+        occur twice, and those that are only in the file.
 
         Leaves may change meanwhile: each step goes on where the range of the last one ended. Raise CorruptLog,
         OSError.
@@ -150,41 +150,39 @@ class Leaves:
         Args:
             seek: skips subjects that nobody wants.
         """
-        held, low = self._held, head
         end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
-        found: list[bytes] = []
-        leaves = 0
+        if seek is not None:
+            yield from self._seek(seek, head, end)
+            return
+        held, low = self._held, head
         while True:
-            floor = low
-            if seek is not None:
-                low = seek.bound(low)
-                if end and low >= end:
-                    break
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
-            if seek is not None:
-                some, low, away = self._sought(at, seek, low, end)
-                found += some
-                leaves += 1
-                if leaves == SOUGHT_LEAVES or leaf.block is not None:
-                    yield found, away
-                    found, leaves = [], 0
-            else:
-                here, away = leaf.names, list[bytes]()
-                if head:
-                    here = leaf.in_order()
-                    here = here[bisect_left(here, head) : bisect_left(here, end)]
-                if leaf.block is not None:
-                    away = [name for name in self.copy(at).block_names() if name not in held and name.startswith(head)]
-                if floor != head and self.lows[at] < floor:  # leaves were joined: the names before were yielded
-                    here, away = [name for name in here if name >= floor], [name for name in away if name >= floor]
-                yield found + here, away
-                found, leaves = [], 0
+            here, away = leaf.names, list[bytes]()
+            if head:
+                here = leaf.in_order()
+                here = here[bisect_left(here, head) : bisect_left(here, end)]
+            if leaf.block is not None:
+                away = [name for name in self.copy(at).block_names() if name not in held and name.startswith(head)]
+            if low != head and self.lows[at] < low:  # leaves were joined: the names before were yielded
+                here, away = [name for name in here if name >= low], [name for name in away if name >= low]
+            yield here, away
             if high is None or (end and high >= end):
-                break
-            low = max(low, high)
-        if found:
-            yield found, []
+                return
+            low = high
+
+    def _seek(self, seek: SubjectSeeker, head: bytes, end: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Do `candidates` from one wanted subject to the next."""
+        low: bytes | None = head
+        while low is not None:
+            found, low, at = seek.walk(self.lows, self.leaves, low, end, SOUGHT_LEAVES)
+            away: list[bytes] = []
+            if low is not None and at >= 0:
+                some, after, away = self._sought(at, seek, low, end)
+                found += some
+                high = self._high(at)
+                low = None if high is None or (end and high >= end) else max(after, high)
+            yield found, away
 
     def _sought(self, at: int, seek: SubjectSeeker, low: bytes, end: bytes) -> tuple[list[bytes], bytes, list[bytes]]:
         """Return the subjects of one leaf from `low` on that somebody wants, in memory, and in the file alone; between

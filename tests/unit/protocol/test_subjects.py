@@ -284,6 +284,62 @@ def test_the_matches_among_names_in_order_are_found(
         assert (found, following) == plain.SubjectSeeker(patterns).choose(names, low, until)
 
 
+class SomeNames:
+    """Leaf with these names."""
+
+    def __init__(self, names: list[bytes], block: object) -> None:
+        self._names, self.block = names, block
+
+    def in_order(self) -> list[bytes]:
+        return self._names
+
+
+@pytest.mark.parametrize("make", [SubjectSeeker, plain.SubjectSeeker])
+@given(
+    st.lists(SOUGHT, min_size=1, max_size=3),
+    st.sets(STORED, max_size=40),
+    st.sets(STORED, max_size=5),
+    st.sampled_from([None, None, 1]),
+    STORED | st.just(b""),
+    STORED | st.just(b""),
+    st.integers(1, 4),
+)
+def test_a_walk_over_leaves_finds_the_matches_of_all(
+    make: type[plain.SubjectSeeker],
+    patterns: list[bytes],
+    subjects: set[bytes],
+    borders: set[bytes],
+    block: object,
+    low: bytes,
+    end: bytes,
+    most: int,
+) -> None:
+    lows, seek = [b"", *sorted(borders)], make(patterns)
+    parts = [
+        sorted(each for each in subjects if each >= first and (not after or each < after))
+        for first, after in zip(lows, [*lows[1:], b""], strict=True)
+    ]
+    leaves = [SomeNames(names, block if at == 1 else None) for at, names in enumerate(parts)]
+    found, begin, going = list[bytes](), low, low
+    while True:
+        some, after, at = seek.walk(lows, leaves, going, end, most)
+        assert (some, after, at) == plain.SubjectSeeker(patterns).walk(lows, leaves, going, end, most)
+        found += some
+        if after is None:
+            break
+        if at >= 0:
+            assert leaves[at].block is not None
+            more, after = seek.choose(parts[at], after, end)
+            found += more
+            after = max(after, lows[at + 1]) if at + 1 < len(lows) else b"\xff"
+        assert after >= going
+        going = after
+    between = [each for each in sorted(subjects) if begin <= each and (not end or each < end)]
+    assert [each for each in found if any(matches(one, each) for one in patterns)] == [
+        each for each in between if any(matches(one, each) for one in patterns)
+    ]
+
+
 @given(st.lists(SOUGHT, min_size=1, max_size=3), STORED | st.just(b""))
 def test_both_seekers_know_the_same_bound(patterns: list[bytes], low: bytes) -> None:
     assert SubjectSeeker(patterns).bound(low) == plain.SubjectSeeker(patterns).bound(low)
