@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from lakestream.account.api.find import find
 from lakestream.account.engine import Engine
+from lakestream.log.format.errors import LogError
 from lakestream.meta.changes import Finished, Work
 from lakestream.meta.info import consumer_shown
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
@@ -28,7 +29,7 @@ from lakestream.stream.consumer import rules
 from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest, stored_config
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.info import consumer_info
-from lakestream.stream.consumer.start import ConsumerStart, needs_lookup, start_found, start_of
+from lakestream.stream.consumer.start import ConsumerStart, last_of_each, start_by_time, start_of
 from lakestream.stream.core import identity as stream_identity
 from lakestream.stream.core import offline
 from lakestream.stream.core.account_limits import lowest
@@ -196,7 +197,7 @@ class ConsumerApi:
             unique = yield from rules.check_unique(config, name, others)
         if stream.closed:
             raise api_error(10059)
-        self._decide(request, asked, config, stream, wrong, unique, finished)
+        yield from self._decide(request, asked, config, stream, wrong, unique, finished)
 
     @staticmethod
     def _has_filters(stream: Stream, name: str, config: ConsumerConfig) -> bool:
@@ -217,8 +218,8 @@ class ConsumerApi:
         wrong: ApiError | None,
         unique: ApiError | None,
         finished: Finished,
-    ) -> None:
-        """Create or update a consumer, or raise ApiError.
+    ) -> Iterator[None]:
+        """Create or update a consumer, in steps until its start is found, or raise ApiError.
 
         Args:
             wrong: the error of its filters.
@@ -249,14 +250,22 @@ class ConsumerApi:
             self._check_name(config, name, stream)
         else:
             name = self._new_name(stream)
-        if not needs_lookup(config, stream.store):
-            start = start_of(config, stream.store, stream.pipeline.next_seq)
+        if config.deliver_policy != "by_start_time":
+            if config.deliver_policy == "last_per_subject":
+                try:
+                    start = yield from last_of_each(config.filters, stream.store)
+                except LogError as error:
+                    raise api_error(10012, err=error.for_clients) from error
+                if stream.closed:
+                    raise api_error(10059)
+            else:
+                start = start_of(config, stream.store, stream.pipeline.next_seq)
             self._begin(request, stream, name, config, start, finished)
             return
 
         async def look_up() -> None:
             try:
-                start = await start_found(config, stream.store, stream.reader, stream.io)
+                start = await start_by_time(config, stream.store, stream.reader)
             except Exception as error:
                 request.fail(api_error(10012, err=for_clients(error)))
                 finished()

@@ -147,7 +147,7 @@ class Feed:
         live = self._store.live
         if not picked or live.count(picked[0], picked[-1]) == picked[-1] - picked[0] + 1:
             return picked
-        return list(filter(live.__contains__, picked))
+        return live.present(picked)
 
     def pick(self, seqs: list[int]) -> None:
         """Deliver these messages before all others; ascending."""

@@ -7,21 +7,21 @@ block the event loop.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.index.histories import MASK
 from lakestream.log.store.store import Store
-from lakestream.ports import Io
 from lakestream.protocol.gotime import time_ns
-from lakestream.protocol.subjects import chooser, is_literal
-from lakestream.stream.awaiting import in_thread
+from lakestream.protocol.subjects import Steps
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.reader import Reader
 
-AT_ONCE = 20_000
-"""With more subjects than this the newest message of each is looked up in a thread."""
+PART_BITS = 12
+"""Chosen sequences that have all bits but so many in common are put in order together, in one step (0.5 ms)."""
+STEP_SEQS = 2048
+"""Number of sequences that are put into their parts in one step (0.3 ms)."""
 
 
 class ConsumerStart(msgspec.Struct, frozen=True):
@@ -31,42 +31,37 @@ class ConsumerStart(msgspec.Struct, frozen=True):
     picked: list[int] = []
 
 
-def needs_lookup(config: ConsumerConfig, store: Store) -> bool:
-    """Return True if finding the start takes long or may read the lake: then use `start_found`, not `start_of`."""
-    match config.deliver_policy:
-        case "by_start_time":
-            return True
-        case "last_per_subject":
-            return len(store.subjects) > AT_ONCE and not all(map(is_literal, config.filters))
-        case _:
-            return False
-
-
-async def start_found(config: ConsumerConfig, store: Store, reader: Reader, io: Io) -> ConsumerStart:
-    """Return the start where `needs_lookup`; messages stored in the meantime come after it."""
-    if config.deliver_policy == "last_per_subject":
-        return await _last_of_many(config.filters, store, io)
+async def start_by_time(config: ConsumerConfig, store: Store, reader: Reader) -> ConsumerStart:
+    """Return the start for by_start_time, which may read the lake; messages stored in the meantime come after it."""
     assert config.opt_start_time is not None, "checked by rules.check"
     seq = await reader.first_at(time_ns(config.opt_start_time))
     return ConsumerStart(seq or store.last_seq + 1)
 
 
-async def _last_of_many(filters: Sequence[bytes], store: Store, io: Io) -> ConsumerStart:
-    subjects = store.subjects.snapshot()
-    following = store.last_seq + 1
+def last_of_each(filters: Sequence[bytes], store: Store) -> Steps[ConsumerStart]:
+    """Find the start for last_per_subject, in steps; messages stored in the meantime come after it. Raise LogError.
 
-    def pick() -> list[int]:
-        choose, found = chooser(filters, b""), list[int]()
-        for rows in subjects.rows():
-            found += [rows[name] & MASK for name in choose(list(rows))]
-        return sorted(found)
-
-    picked = await in_thread(io, pick)
-    return ConsumerStart(following, picked) if picked else _from_the_last(store, following - 1)
+    A million sequences are not sorted at once: that takes 0.2 s.
+    """
+    through = store.last_seq
+    parts: dict[int, list[int]] = defaultdict(list)
+    for some in store.subjects.newest(filters, through):
+        for at in range(0, len(some), STEP_SEQS):
+            for seq in some[at : at + STEP_SEQS]:
+                parts[seq >> PART_BITS].append(seq)
+            yield
+    picked: list[int] = []
+    for part in sorted(parts):
+        picked += sorted(set(parts.pop(part)))  # a subject may come twice
+        yield
+    if picked[:1] == [0]:  # a subject without a message up to there
+        del picked[0]
+    return ConsumerStart(through + 1, picked) if picked else _from_the_last(store, through)
 
 
 def start_of(config: ConsumerConfig, store: Store, next_seq: int) -> ConsumerStart:
-    """Return the start for every policy but by_start_time, at once. `next_seq`: of the next message."""
+    """Return the start for every policy but by_start_time and last_per_subject, at once. `next_seq`: of the next
+    message."""
     first = max(store.first_seq, 1)
     match config.deliver_policy:
         case "new":
@@ -75,11 +70,6 @@ def start_of(config: ConsumerConfig, store: Store, next_seq: int) -> ConsumerSta
             return ConsumerStart(max(config.opt_start_seq, first))
         case "last":
             return ConsumerStart(_last(config, store) or first)
-        case "last_per_subject":
-            index = store.subjects
-            subjects = {subject for one in config.filters for subject in index.matching(one)}
-            picked = sorted(filter(None, map(index.last, subjects)))
-            return ConsumerStart(store.last_seq + 1, picked) if picked else _from_the_last(store, store.last_seq)
         case _:
             return ConsumerStart(first)
 

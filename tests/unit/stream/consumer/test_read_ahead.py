@@ -7,9 +7,11 @@ import random
 import pytest
 
 from lakestream.log.format.record import Record
+from lakestream.protocol.subjects import finished
 from lakestream.stream.consumer import read_ahead
 from lakestream.stream.consumer import start as consumer_start
 from lakestream.stream.consumer.selection import ConsumerFilters
+from lakestream.stream.consumer.start import ConsumerStart
 from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 from tests.unit.stream.consumer.test_consumer_recovery import Lake
@@ -173,17 +175,16 @@ def test_a_few_of_many_chosen_at_creation_are_read_alone(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("filters", [["s.*"], [">"], ["s.1", "s.*.x", "s.7"]])
-def test_many_subjects_are_picked_in_a_thread(monkeypatch: pytest.MonkeyPatch, filters: list[str]) -> None:
-    """Many subjects are selected in a thread; the messages are the same, and later ones follow."""
-
-    async def at_once(io: object, work: object) -> object:
-        world.publish("s.1")
-        world.clock.turn()
-        return work()  # type: ignore[operator]
-
-    monkeypatch.setattr(consumer_start, "AT_ONCE", 5)
-    monkeypatch.setattr(consumer_start, "in_thread", at_once)
+def test_the_last_of_each_subject_is_found_in_steps(monkeypatch: pytest.MonkeyPatch, filters: list[str]) -> None:
+    """Messages that come between two steps are no reason to leave one out, and are not chosen."""
+    monkeypatch.setattr(consumer_start, "STEP_SEQS", 3)
+    monkeypatch.setattr(consumer_start, "PART_BITS", 1)
     world = Deep()
-    world.consumer(deliver_policy="last_per_subject", filter_subjects=filters)
+    steps = consumer_start.last_of_each([one.encode() for one in filters], world.engine.streams["S"].store)
+    next(steps)
+    world.publish("s.1")
+    world.clock.turn()
     chosen = [seq for seq in range(MESSAGES - 9, MESSAGES + 1) if len(filters) == 1 or (seq - 1) % 10 in (1, 7)]
-    assert world.all_of(50) == [*chosen, MESSAGES + 1]
+    assert finished(steps) == ConsumerStart(MESSAGES + 1, chosen)
+    world.consumer(deliver_policy="last_per_subject", filter_subjects=filters)
+    assert world.all_of(50) == [*(seq for seq in chosen if seq != MESSAGES - 8), MESSAGES + 1]
