@@ -115,7 +115,7 @@ class ClientOutbox(Accepted, Outbox[bytes]):
             guard.received(messages.replies(begin, end))
         frames, number, size, end = messages.frames(sub.sid, begin, end)
         self._out.append(frames)
-        sub.delivered += number
+        sub.took(number)
         self.out_msgs += number
         self.out_bytes += size
         self.count(len(frames))

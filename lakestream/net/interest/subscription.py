@@ -152,11 +152,15 @@ class Subscription:
         self.apart: Callable[..., int] | None = None
         self.weight = 1
 
+    def took(self, deliveries: int) -> None:
+        """Count deliveries of a block of messages."""
+        self.delivered += deliveries
+
 
 class SubscriptionGroup(Subscription):
     """Several subscriptions of one sink, as one: it gets each message for all of them, before the next one.
 
-    `sid` has all of theirs, with blanks between them. `delivered` can only be added to: each of them gets its part.
+    `sid` has all of theirs, with blanks between them. Deliveries are counted for each of them.
     """
 
     __slots__ = ("subs",)
@@ -165,14 +169,9 @@ class SubscriptionGroup(Subscription):
         super().__init__(subs[0].sink, b"", b"", b" ".join(sub.sid for sub in subs))
         self.subs = subs
 
-    @property
-    def delivered(self) -> int:
-        return 0
-
-    @delivered.setter
-    def delivered(self, more: int) -> None:
-        for sub in getattr(self, "subs", ()):
-            sub.delivered += more // len(self.subs)
+    def took(self, deliveries: int) -> None:
+        for sub in self.subs:
+            sub.took(deliveries // len(self.subs))
 
 
 def hand(sub: Subscription, messages: Messages, begin: int, end: int, client: ClientInfo) -> None:
