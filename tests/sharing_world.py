@@ -17,12 +17,12 @@ import msgspec
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream.loop_thread import LoopThread
+from lakestream_client.listening import HttpListener
 from lakestream_sharing import grants
 from lakestream_sharing.access import Access
 from lakestream_sharing.app import PREFIX, Limits, Service
 from lakestream_sharing.errors import Unavailable
 from lakestream_sharing.grants import DAY_NS, Grant, Shared
-from lakestream_sharing.listener import Listener
 from lakestream_sharing.signing import Signer
 from tests.delta_tables import BEGIN_MS, HandmadeTable
 
@@ -78,14 +78,14 @@ class World:
 
         self.access = Access(look_up, lambda: self.now_ns)
         storage = open_storage(self.lake)
-        service = Service(self.access, storage, ACCOUNT, Signer(key), limits, public_url, lambda: self.now_ns)
-        self._listener = Listener(service, **self._connections)
-        host, port = await self._listener.start("127.0.0.1", 0)
-        self.address = f"http://{host}:{port}"
+        self._service = Service(self.access, storage, ACCOUNT, Signer(key), limits, public_url, lambda: self.now_ns)
+        self._listener = HttpListener(self._service, **self._connections)
+        self.address = await self._listener.start("127.0.0.1", 0)
 
     def close(self) -> None:
         """Stop the application."""
         self._thread.run(self._listener.close())
+        self._service.close()
         self._thread.close()
 
     def hold(self, held: bool) -> None:

@@ -566,7 +566,7 @@ def test_a_client_that_leaves_during_a_download_is_no_error(world: World, caplog
 
 def test_a_client_that_does_not_read_its_download_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not read held its place for as long as its connection."""
-    monkeypatch.setattr("lakestream_sharing.listener.STALLED_S", 0.1)
+    monkeypatch.setattr("lakestream_client.listening.STALLED_S", 0.1)
     (tmp_path / "streams").mkdir()
     world = World(tmp_path, Limits(downloads=1))
     table = world.table("ORDERS")

@@ -24,6 +24,7 @@ In reading order:
 - `sync.py`: The client for callers without an event loop.
 - `gateway.py`: Logins of gateways: programs on the server's machine that connect as each of their users.
 - `http_users.py`: Users of a program with an HTTP port, which are those of the NATS server.
+- `listening.py`: Listeners of gateways over HTTP: their options, TLS, connections, and their end.
 """
 
 from __future__ import annotations

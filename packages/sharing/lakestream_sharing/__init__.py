@@ -17,7 +17,6 @@ In reading order:
 - `slots.py`: Places for downloads, shared among recipients.
 - `tables.py`: Tables of one account for recipients: their versions, files and changes.
 - `app.py`: Delta Sharing over HTTP: the application of `lakestream sharing serve`.
-- `listener.py`: The listener of Delta Sharing, with limits of connections.
 - `program.py`: The process that serves Delta Sharing.
 - `issuing.py`: Issuing, listing and revoking tokens.
 - `command.py`: `lakestream sharing`: Delta Sharing, its server and its tokens.

@@ -22,6 +22,14 @@ from lakestream.cli.link import connect_once, exits
 from lakestream.cli.results import visible
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json
+from lakestream_client.listening import (
+    BadSettings,
+    CertificateKeyOption,
+    CertificateOption,
+    InsecureOption,
+    Listening,
+    ListenOption,
+)
 from lakestream_sharing.grants import DEFAULT_LIFETIME_DAYS, EVERY, MAX_LIFETIME_DAYS
 
 if TYPE_CHECKING:
@@ -135,16 +143,10 @@ def revoke(
 def serve(
     server: Server,
     lake: LakeOption = None,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address of the listener.")] = (
-        "127.0.0.1:8480"
-    ),
-    https_cert: Annotated[
-        str, typer.Option("--https-cert", metavar="FILE", help="Certificate of the listener (PEM).")
-    ] = "",
-    https_key: Annotated[str, typer.Option("--https-key", metavar="FILE", help="Its private key (PEM).")] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen without TLS beyond loopback, behind a proxy that terminates it.")
-    ] = False,
+    listen: ListenOption = "127.0.0.1:8480",
+    https_cert: CertificateOption = "",
+    https_key: CertificateKeyOption = "",
+    insecure: InsecureOption = False,
     public_url: Annotated[
         str, typer.Option("--public-url", metavar="URL", help="URL for recipients, where a proxy changes it.")
     ] = "",
@@ -172,27 +174,20 @@ def serve(
     extras.require("sharing", "lakestream sharing serve")
     from lakestream_sharing.app import Limits
     from lakestream_sharing.errors import SharingError
-    from lakestream_sharing.program import BadSettings, Settings
+    from lakestream_sharing.program import Settings
     from lakestream_sharing.program import serve as run
 
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        complain(f"--listen {listen}: an address such as 0.0.0.0:8480")
-        raise typer.Exit(1)
-    settings = Settings(
-        lake=lake or str(default_lake()),
-        host=host.removeprefix("[").removesuffix("]"),
-        port=int(port),
-        cert_file=https_cert,
-        key_file=https_key,
-        insecure=insecure,
-        public_url=public_url,
-        url_key_file=url_key,
-        limits=Limits(max_requests, max_downloads, max_files, max_answer, url_lifetime),
-    )
+    limits = Limits(max_requests, max_downloads, max_files, max_answer, url_lifetime)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
     async def main() -> None:
+        settings = Settings(
+            lake=lake or str(default_lake()),
+            listening=Listening.of_options(listen, https_cert, https_key, insecure),
+            public_url=public_url,
+            url_key_file=url_key,
+            limits=limits,
+        )
         await (await connect_once(server, "lakestream sharing")).close()
         await run(settings, server.url, server.login.arguments(), _listening)
 

@@ -1,14 +1,15 @@
-"""The listener: requests that are no HTTP are answered and not logged."""
+"""Listeners of gateways: their addresses, and requests that are no HTTP, which are answered and not logged."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from urllib.parse import urlsplit
 
 import pytest
 
 from lakestream.http.exchange import TEXT, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
-from lakestream_sharing.listener import Listener
+from lakestream_client.listening import BadSettings, HttpListener, Listening
 
 pytestmark = pytest.mark.unit
 
@@ -32,17 +33,14 @@ class Echo(HttpHandler):
     def answer(self, request: HttpRequest, output: HttpOutput) -> HttpAnswer:
         return HttpAnswer(200, TEXT, b"%d" % len(request.body))
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_request_that_is_no_http_leaves_no_traceback(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    listener = Listener(Echo())
+    listener = HttpListener(Echo())
     with caplog.at_level(logging.WARNING):
-        host, port = await listener.start("127.0.0.1", 0)
+        url = urlsplit(await listener.start("127.0.0.1", 0))
         try:
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(url.hostname, url.port)
             writer.write(WRONG[name])
             writer.write_eof()
             got = await reader.read()
@@ -52,3 +50,28 @@ async def test_a_request_that_is_no_http_leaves_no_traceback(name: str, caplog: 
     assert got.startswith(b"HTTP/1.") or not got
     assert b" 500 " not in got.partition(b"\r\n")[0]
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_loopback_needs_no_tls(host: str) -> None:
+    found = Listening.of_options(f"{host}:8480", "", "", False)
+    assert found.host == host.strip("[]")
+    assert found.context() is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "example.com"])
+def test_elsewhere_logins_are_not_sent_in_plain_text_unless_told_so(host: str) -> None:
+    with pytest.raises(BadSettings, match=r"plain text to .*--https-cert and --https-key, or --insecure"):
+        Listening.of_options(f"{host}:1", "", "", False).context()
+    assert Listening.of_options(f"{host}:1", "", "", True).context() is None
+
+
+@pytest.mark.parametrize("listen", ["", "8480", ":8480", "x:", "x:y", "x:65536"])
+def test_an_address_has_host_and_port(listen: str) -> None:
+    with pytest.raises(BadSettings, match="an address such as"):
+        Listening.of_options(listen, "", "", False)
+
+
+def test_a_certificate_that_does_not_load_is_named() -> None:
+    with pytest.raises(BadSettings, match="cannot use /none and"):
+        Listening.of_options("10.0.0.1:1", "/none", "", False).context()
