@@ -35,13 +35,13 @@ from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 from lakestream_spark import job  # noqa: E402
 from lakestream_spark.connect import HEAP_MIB, ConnectServer  # noqa: E402
 from lakestream_spark.job import complain, say  # noqa: E402
-from lakestream_spark.write.metrics import CompactorMetrics  # noqa: E402
+from lakestream_spark.write.metrics import CompactorMetrics, PassResult  # noqa: E402
 from lakestream_spark.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.catalogs.keeper import Keeper, PassResult
+    from lakestream.lake.catalogs.keeper import Keeper
     from lakestream_spark.session import Rest
     from lakestream_spark.write.compactor import Compactor
     from lakestream_spark.write.lake_compaction import BatchReport

@@ -6,5 +6,5 @@ Catalogs, their entries and the keeper are in packages/catalogs.
 In reading order:
 
 - `address.py`: Addresses of catalogs.
-- `keeper.py`: The keeper of entries in catalogs, as the compactor knows it.
+- `keeper.py`: Keepers beside a compactor, as it knows them: of entries in catalogs, and of Iceberg tables.
 """

@@ -7,13 +7,13 @@ the compactor never waits for it, and other catalogs only for its time limits.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lakestream.lake.catalogs.address import ICEBERG, CatalogAddress
+from lakestream.lake.catalogs.keeper import Keeper
 from lakestream.lake.errors import LakeError
 from lakestream_catalogs.catalog import REQUEST_SECONDS, Catalog
 from lakestream_catalogs.entries import Table
@@ -44,7 +44,7 @@ class _Target(msgspec.Struct):
     error: str = ""
 
 
-class CatalogKeeper:
+class CatalogKeeper(Keeper):
     """Keeps the entries of a lake's tables in catalogs until it is stopped.
 
     Args:
@@ -68,47 +68,21 @@ class CatalogKeeper:
     ) -> None:
         self._tables = LakeTables(lake, any(address.format == ICEBERG for address in catalogs))
         self._targets = [_Target(address) for address in catalogs]
-        self._report, self._complain = report, complain
-        self._active, self._connect = active, connect
-        self._guard = threading.Lock()
-        self._changed: set[str] = set()
+        super().__init__("catalogs", active, LEAST_SECONDS, REQUEST_SECONDS + LEAST_SECONDS)
+        self._report, self._complain, self._connect = report, complain, connect
         self._full_at = 0.0
         self._trouble = ""
         self._unfinished = False
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="catalogs", daemon=True)
-
-    def start(self) -> None:
-        """Start, unless it is running."""
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def note(self, tables: Collection[str]) -> None:
-        """Announce commits to tables, or their removal, by their paths. Returns at once."""
-        if tables:
-            with self._guard:
-                self._changed.update(tables)
-            self._wake.set()
-
-    def stop(self) -> None:
-        """Stop after the request that is under way, at most `REQUEST_SECONDS`."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(REQUEST_SECONDS + LEAST_SECONDS)
 
     def once(self) -> list[SyncResult]:
         """Look at the tables and make a pass over each catalog that is due; return the results of these passes."""
         now = time.monotonic()
         full = now >= self._full_at
-        with self._guard:
-            changed, self._changed = self._changed, set()
+        changed = self.taken()
         try:
             found = self._tables.read(None if full else changed)
         except (OSError, LakeError) as error:
-            with self._guard:
-                self._changed |= changed
+            self.note(changed)
             self._tell(f"catalogs: the tables cannot be listed: {error}")
             return []
         self._tell("; ".join(sorted(found.troubles.values())[:3]))
@@ -118,27 +92,19 @@ class CatalogKeeper:
         for target in self._targets:
             if full and not target.error:
                 target.done = None
-            if not self._stop.is_set() and self._is_due(target, found, now):
+            if not self.ending and self._is_due(target, found, now):
                 passes.append(self._pass(target, found))
         self._unfinished = any(not (each.complete or each.error) for each in passes)
         return passes
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if self._active():
-                try:
-                    self.once()
-                except Exception as error:  # of a library: it must not end what follows
-                    self._tell(f"catalogs: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-            self._stop.wait(LEAST_SECONDS)
-            self._wake.wait(self._pause())
-            self._wake.clear()
-
-    def _pause(self) -> float:
+    def pause(self) -> float:
         if self._unfinished:
             return 0.0
         now = time.monotonic()
         return max(0.0, min([LOOK_SECONDS, *(each.due - now for each in self._targets if each.error)]))
+
+    def failed(self, error: Exception) -> None:
+        self._tell(f"catalogs: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
     def _is_due(self, target: _Target, found: Tables, now: float) -> bool:
         return now >= target.due and target.done != (found.lake, found.of(target.address.format).tables)
@@ -151,7 +117,7 @@ class CatalogKeeper:
                 if target.done is not None and target.done[0] == found.lake:
                     result = follow(catalog, target.address, target.done[1], found, target.places)
                 if result is None:
-                    result = sync(catalog, target.address, found, self._stop.is_set)
+                    result = sync(catalog, target.address, found, lambda: self.ending)
                     target.places = result.places
         except (LakeError, ImportError) as error:
             result = SyncResult(str(target.address), complete=False, error=str(error))

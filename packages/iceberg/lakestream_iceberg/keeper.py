@@ -7,12 +7,12 @@ no other.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lakestream.lake.catalogs.keeper import Keeper
 from lakestream.lake.errors import LakeError, first_line
 from lakestream.lake.storage.lake import open_storage
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -31,7 +31,7 @@ STOP_SECONDS = 10.0
 """Maximum time to wait for a commit that is under way."""
 
 
-class IcebergKeeper:
+class IcebergKeeper(Keeper):
     """Keeps the Iceberg tables of a lake until it is stopped.
 
     Args:
@@ -53,17 +53,14 @@ class IcebergKeeper:
         active: Callable[[], bool] = lambda: True,
         moved: Callable[[Collection[str]], None] = lambda tables: None,
     ) -> None:
+        super().__init__("iceberg", active, 0.0, STOP_SECONDS)
         self._default = default
         self._storage = open_storage(lake)
         self._library = IcebergLibrary(spark, self._storage.root)
-        self._complain, self._active, self._moved = complain, active, moved
+        self._complain, self._moved = complain, moved
         self._tables: dict[str, TableExport] = {}
         self._troubles: dict[str, str] = {}
-        self._guard = threading.Lock()
-        self._changed: set[str] = set()
         self._full_at = 0.0
-        self._wake, self._stop = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
         self._pool = ThreadPoolExecutor(PARALLEL, "iceberg-table")
 
     @staticmethod
@@ -71,30 +68,13 @@ class IcebergKeeper:
         """Return True if there is something to do in a lake, as far as that can be told without Spark."""
         return metadata.any_behind(lake, default)
 
-    def start(self) -> None:
-        """Start, unless it is running."""
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def note(self, tables: Collection[str]) -> None:
-        """Announce commits to tables, or their removal, by their paths. Returns at once."""
-        if tables:
-            with self._guard:
-                self._changed.update(tables)
-            self._wake.set()
-
     def stop(self) -> None:
-        """Stop after the commit that is under way."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_SECONDS)
+        super().stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def once(self) -> list[str]:
         """Bring the Iceberg tables up to date; return the tables that have changed."""
-        with self._guard:
-            wanted, self._changed = self._changed, set()
+        wanted = self.taken()
         if time.monotonic() >= self._full_at:
             self._full_at = time.monotonic() + LOOK_SECONDS
             try:
@@ -112,7 +92,7 @@ class IcebergKeeper:
     def _export(self, path: str) -> bool:
         from py4j.protocol import Py4JError
 
-        if self._stop.is_set():
+        if self.ending:
             return False
         export = self._tables.get(path)
         if export is None:
@@ -130,15 +110,11 @@ class IcebergKeeper:
             self._moved((path,))
         return changed
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if self._active():
-                try:
-                    self.once()
-                except Exception as error:  # it must not end what follows
-                    self._tell("", f"{type(error).__name__}: {first_line(error)}")
-            self._wake.wait(max(self._full_at - time.monotonic(), 0.0) if self._active() else LOOK_SECONDS)
-            self._wake.clear()
+    def pause(self) -> float:
+        return max(self._full_at - time.monotonic(), 0.0)
+
+    def failed(self, error: Exception) -> None:
+        self._tell("", f"{type(error).__name__}: {first_line(error)}")
 
     def _tell(self, path: str, trouble: str) -> None:
         """Report an error of a table once, and its end."""

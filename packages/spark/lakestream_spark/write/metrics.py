@@ -10,10 +10,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lakestream import __version__
-from lakestream.lake.catalogs.keeper import CHANGES, PassResult
+from lakestream.lake.catalogs.keeper import CHANGES
 from lakestream.lake.staging.compactor_files import QueryProgress
 from lakestream.lake.storage import paths
 from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet, families
@@ -94,6 +94,30 @@ JVM_RESIDENT = Family("lakestream_jvm_resident_memory_bytes", GAUGE, "Resident m
 
 FAMILIES = families(globals())
 """All of them, in the order of the reference."""
+
+
+class PassResult(Protocol):
+    """Result of a pass over a catalog. `error`: the reason for an early end."""
+
+    @property
+    def catalog(self) -> str: ...
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def entries(self) -> int:
+        """Return the number of entries that are as they should be."""
+
+    @property
+    def reason(self) -> str:
+        """Return why the catalog is not as it should be, in one line; "" if it is."""
+
+    def count(self, kind: str) -> int:
+        """Count the decisions of a kind that have not failed."""
+
+    def describe(self) -> str:
+        """Return the changes in one line."""
 
 
 class CompactorMetrics:
