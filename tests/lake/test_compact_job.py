@@ -29,7 +29,7 @@ from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
 
-START_SECONDS = 90
+START_SECONDS = 300
 ROUNDS = int(os.environ.get("LAKESTREAM_COMPACTOR_KILLS", "3"))
 
 

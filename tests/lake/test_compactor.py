@@ -70,7 +70,7 @@ def caught_up(lake: Path, model: StreamModel) -> bool:
     return position_of(model.table(lake), model.identity.uid) == model.sealed[-1].last_index
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     """Poll until the condition is true, for work of another thread."""
     deadline = time.monotonic() + seconds
     while not condition():
