@@ -10,6 +10,7 @@ from typing import Any
 import polars
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable as DeltaTables
 from deltalake import DeltaTable
 
 from lakestream.lake.read import readers
@@ -239,6 +240,54 @@ def test_arrow_reads_columns_conditions_and_versions(spark: Any, foreign: Reader
     frame = readers.to_pandas(table.path)
     assert str(frame["time_ns"].dtype) == "Int64"
     assert str(frame["time"].dtype) == "datetime64[us, UTC]"
+
+
+# Features that streams may not ask for: policy.py has the reasons
+
+
+def _with_feature(spark: Any, path: Path, feature: str) -> None:
+    """Make a table with a feature, of ten messages without the second one."""
+    made = DeltaTables.create(spark).location(str(path)).property("delta.enableDeletionVectors", "true")
+    for name, kind in SPARK_TYPES.items():
+        made = made.addColumn(name, kind)
+    if feature == "clustering":
+        made = made.clusterBy("subject")
+    if feature == "row tracking":
+        made = made.property("delta.enableRowTracking", "true")
+    if feature == "variant":
+        made = made.addColumn("more", "VARIANT")
+    made.execute()
+    names = ", ".join(f"CAST({value} AS {SPARK_TYPES[name]}) AS {name}" for name, value in TEN.items())
+    more = """, parse_json('{"a": 1}') AS more""" if feature == "variant" else ""
+    spark.sql(f"INSERT INTO delta.`{path}` BY NAME SELECT {names}{more} FROM range(1, 11)")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE seq = 2")
+
+
+SPARK_TYPES = {
+    "subject": "STRING",
+    "seq": "BIGINT",
+    "time": "TIMESTAMP",
+    "time_ns": "BIGINT",
+    "headers": "MAP<STRING, ARRAY<STRING>>",
+    "data": "BINARY",
+    "header_block": "BINARY",
+    "subject_bytes": "BINARY",
+}
+TEN = dict.fromkeys(SPARK_TYPES, "NULL") | {"subject": "'a'", "seq": "id", "time_ns": "id", "data": "''"}
+
+
+@pytest.mark.parametrize("feature", ["row tracking", "clustering", "variant"])
+def test_polars_alone_fails_on_a_feature_of_delta_and_only_on_variant(
+    spark: Any, foreign: Readers, lake: Path, feature: str
+) -> None:
+    table = lake / feature.replace(" ", "_")
+    _with_feature(spark, table, feature)
+    for name, read in foreign.all.items():
+        if (name, feature) == ("polars", "variant"):
+            with pytest.raises(polars.exceptions.ComputeError, match="variant"):
+                read(str(table), None)
+        else:
+            assert [row["seq"] for row in read(str(table), None)] == [1, *range(3, 11)], name
 
 
 # Change Data Feed

@@ -112,6 +112,12 @@ _ALLOWED = {
 }
 """Delta's own properties that a stream may set, in lower case as Delta ignores case, with their values. Others change
 who can read the table, or what the compactor's exactly-once depends on."""
+_ROW_IDS = "OPTIMIZE and repairs write rows anew, with other row ids; `seq` names a row for good"
+_CLUSTERED = (
+    "a clustered table has no partitions, and only Delta's OPTIMIZE clusters, which keeps no order in a file; "
+    "lakestream.partition: bucket has ranges of subjects, and rows sorted by subject within runs of sequences"
+)
+_VARIANT = "Polars cannot read a file with a VARIANT column; typed columns (lakestream.schema) have structs and maps"
 _REASONS = {
     "delta.columnmapping.mode": "readers disagree about column mapping, some return NULLs without a word",
     "delta.enabletypewidening": "several readers fail on it",
@@ -119,6 +125,9 @@ _REASONS = {
     "delta.appendonly": "deleted messages have to leave the table (lakestream.retention: archive keeps expired ones)",
     "delta.enableincommittimestamps": "time travel depends on it",
     "delta.settransactionretentionduration": "the compactor's position is a transaction identifier",
+    **dict.fromkeys(("delta.enablerowtracking", "delta.feature.rowtracking"), _ROW_IDS),
+    "delta.feature.clustering": _CLUSTERED,
+    **dict.fromkeys(("delta.feature.varianttype", "delta.enablevariantshredding"), _VARIANT),
 }
 _OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
 SAMPLE = 20_000
