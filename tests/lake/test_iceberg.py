@@ -23,7 +23,7 @@ from lakestream_spark.write.commit import jvm
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.metrics import CompactorMetrics
 from tests.lake.conftest import job
-from tests.lake.iceberg import HINT, READERS, IcebergStream, by_pyiceberg, newest, record, static
+from tests.lake.iceberg import HINT, READERS, IcebergStream, by_iceberg, by_pyiceberg, newest, record, static
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_compact_job import Job
@@ -49,34 +49,9 @@ def test_readers_find_the_messages_after_each_change(
 ) -> None:
     metadata = {"lakestream.iceberg": form, "lakestream.partition": partition}
     stream = IcebergStream(spark, lake, tmp_path / "log", metadata)
-    stream.publish(40)
-    stream.compact()
-    stream.check()
-    stream.publish(30)
-    stream.model.remove([3, 4, 20, 50])
-    stream.compact()
-    stream.check()
-    stream.model.remove([5, 6, 51])  # vectors that replace others
-    stream.compact()
-    stream.check()
+    for _ in stream.history():
+        stream.check()
     stream.check(changed=False)
-    assert maintain(spark, lake, NOW).plan.bins
-    stream.check()
-    assert not maintain(spark, lake, NOW).plan.stale
-    stream.anew()
-    stream.check()  # earlier snapshots expire
-    assert maintain(spark, lake, NOW).plan.stale
-    stream.check(changed=False)
-    stream.model.purge(25)
-    stream.publish(5)
-    stream.compact()
-    stream.check()
-    stream.model.purge(stream.model.next_seq)
-    stream.compact()
-    stream.check()
-    stream.publish(5)
-    stream.compact()
-    stream.check()
     assert static(stream.table).metadata.format_version == int(form[1])
 
 
@@ -338,7 +313,11 @@ def test_another_programs_commits_are_followed(spark: Any, lake: Path, tmp_path:
     spark.sql(f"INSERT INTO {place} SELECT * FROM {place} WHERE seq = 6")
     spark.sql(f"ALTER TABLE {place} ADD COLUMN note STRING")
     stream.export.run()
+    with pytest.raises(RuntimeError, match="Not a map"):  # Spark's files have no ids, and it maps none by name
+        by_iceberg(stream.table)
     for name, read in READERS.items():
+        if read is by_iceberg:
+            continue
         rows = read(stream.table)
         assert [row["seq"] for row in rows] == sorted({*range(1, 21)} - {3, 4} | {6}) or len(rows) == 19, name
         assert [row["data"] for row in rows if row["seq"] == 5] == [b"\0"], name

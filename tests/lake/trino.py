@@ -16,11 +16,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests import maven
 from tests.cluster.nodes import free_ports
 
 VERSION = "476"
 MINIMUM_JAVA = 24
-FETCH_SECONDS = 1200.0
+UNPACK_SECONDS = 1200.0
 START_SECONDS = 300.0
 POLL_SECONDS = 0.5
 _RELEASE = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)
@@ -44,14 +45,14 @@ def java() -> str:
 
 def fetch(directory: Path) -> Path:
     """Fetch Trino (821 MB) unless Maven has it, unpack the server and the connector; return the directory."""
-    artifact = f"io.trino:trino-server:{VERSION}:tar.gz"
-    command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
-    subprocess.run(command, check=True, timeout=FETCH_SECONDS, capture_output=True)
+    maven.copy_to(directory, f"io.trino:trino-server:{VERSION}:tar.gz")
     archive = directory / f"trino-server-{VERSION}.tar.gz"
     root = f"trino-server-{VERSION}"
     # Files of the connector are hard links to the same files of plugins that come before it.
     wanted = [f"{root}/lib", f"{root}/plugin/[a-d]*"]
-    subprocess.run(["tar", "-xzf", archive, "-C", directory, "--wildcards", *wanted], check=True, timeout=FETCH_SECONDS)
+    subprocess.run(
+        ["tar", "-xzf", archive, "-C", directory, "--wildcards", *wanted], check=True, timeout=UNPACK_SECONDS
+    )
     archive.unlink()
     for plugin in (directory / root / "plugin").iterdir():
         if plugin.name != "delta-lake":

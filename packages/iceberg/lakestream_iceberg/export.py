@@ -29,10 +29,9 @@ from lakestream_iceberg.library import IcebergLibrary, is_damage
 from lakestream_iceberg.metadata import FORMATS, format_of
 from lakestream_iceberg.schema import iceberg_schema, partition_fields
 from lakestream_spark.write import iceberg_files
-from lakestream_spark.write.iceberg_files import VERSION
+from lakestream_spark.write.iceberg_files import DIRECTORY, VERSION
 from lakestream_spark.write.maintainer import retention
 from lakestream_spark.write.maintenance_plan import Policy
-from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
 
 MAX_SNAPSHOTS = 100
 """Number of snapshots that are kept besides those of hours: each commit writes the list of all."""

@@ -21,8 +21,7 @@ from lakestream.schemas.naming import OFF
 from lakestream_iceberg.errors import NotInIceberg
 from lakestream_iceberg.schema import iceberg_schema
 from lakestream_spark.write import iceberg_files
-from lakestream_spark.write.iceberg_files import HINT, VERSION
-from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
+from lakestream_spark.write.iceberg_files import DIRECTORY, HINT, VERSION
 
 FORMATS = {"v2": 2, "v3": 3}
 

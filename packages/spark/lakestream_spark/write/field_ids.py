@@ -1,6 +1,7 @@
 """Ids of columns for Iceberg.
 
-Belongs here: the id of each column and nested field, and Arrow schemas with these ids, which Parquet files keep.
+Belongs here: the id of each column and nested field, Arrow schemas with these ids, which Parquet files keep, and the
+ids for a Delta schema.
 Readers of Iceberg find columns by id; Delta's read by name and ignore them.
 
 An id follows from the column's path alone: whoever writes a file knows it without asking, and an Iceberg table that is
@@ -13,8 +14,10 @@ Source: Iceberg's specification, "Column Projection", "Reserved Field IDs"; pyar
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from lakestream.lake.table.schema import FORMAT_COLUMN, REMOVED_COLUMN, SCHEMA_COLUMN, is_partition_value
@@ -77,3 +80,23 @@ def _type(kind: pa.DataType, path: Path) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_field(kind.value_field, (*path, ELEMENT)))
     return kind
+
+
+def of_delta(schema: str) -> Iterator[tuple[Path, int]]:
+    """Yield the path and the id of each field of a Delta schema, which is given as the JSON of the log."""
+    return _of_type(msgspec.json.decode(schema), ())
+
+
+def _of_type(kind: Any, path: Path) -> Iterator[tuple[Path, int]]:
+    if isinstance(kind, str):
+        return
+    inner: dict[str, Any] = {}
+    if kind["type"] == "struct":
+        inner = {field["name"]: field["type"] for field in kind["fields"]}
+    elif kind["type"] == "array":
+        inner = {ELEMENT: kind["elementType"]}
+    elif kind["type"] == "map":
+        inner = {KEY: kind["keyType"], VALUE: kind["valueType"]}
+    for name, of_field in inner.items():
+        yield (*path, name), field_id((*path, name))
+        yield from _of_type(of_field, (*path, name))

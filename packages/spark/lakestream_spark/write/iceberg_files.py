@@ -16,8 +16,9 @@ import msgspec
 
 from lakestream.lake.storage.storage import Storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
-from lakestream_spark.write.vacuum import ICEBERG as DIRECTORY
 
+DIRECTORY = "metadata"
+"""Directory of the Iceberg table in that of the Delta table; packages/iceberg cleans it up."""
 HINT = "version-hint.text"
 """File with the number of the newest version."""
 VERSION = "lakestream.delta-version"

@@ -6,6 +6,9 @@ scattered in a file and one message costs reading all of it. Here files become o
 - partitioned by subject: by sequence,
 - otherwise: in runs of about `RUN_ROWS` rows with successive sequences, sorted by subject and sequence within a run.
 
+In a table with Iceberg metadata the columns get the ids by which Iceberg's readers find them, at the cost of another
+copy of each file.
+
 With Parquet's statistics for each page, a reader by sequence (the server) finds its run, and a reader by subject (SQL)
 finds the few pages of each run that have it.
 
@@ -30,6 +33,7 @@ from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableVersion
 from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_ROWS
+from lakestream_spark.write import iceberg_files
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.maintenance_plan import Bin, layers
 
@@ -118,7 +122,10 @@ class Rewriter:
 
     def _write(self, commit: Commit, rows: DataFrame) -> list[dict[str, Any]]:
         """Write rows into files, with the checksum of the end of each in its tags."""
-        return [{**add, "dataChange": False, "tags": self._tags(commit.table, add)} for add in commit.write(rows)]
+        adds = commit.write(rows)
+        if iceberg_files.DIRECTORY in self._storage.directories(commit.table):
+            adds = [commit.identify(add) for add in adds]
+        return [{**add, "dataChange": False, "tags": self._tags(commit.table, add)} for add in adds]
 
     def _tags(self, table: str, add: Mapping[str, Any]) -> dict[str, str]:
         return {**(add.get("tags") or {}), **ends.of_file(self._storage, locate(table, add["path"])).tags()}

@@ -28,11 +28,10 @@ from lakestream.lake.table.actions import AddStatistics, Key, locate, located, s
 from lakestream.lake.table.erasures import Runs, joined
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.policy import tombstones_ns
+from lakestream_spark.write import iceberg_files
 from lakestream_spark.write.maintenance_plan import MARGIN_NS
 
 CHANGE_DATA = "_change_data"
-ICEBERG = "metadata"
-"""Directory of an Iceberg table over the same files (packages/iceberg), which cleans up by itself."""
 
 
 def dead_files(
@@ -67,7 +66,9 @@ def dead_files(
 def visible(table: str, entry: FileEntry) -> bool:
     """Return True if a file in a table's directory is data: not hidden from readers, nor Iceberg's metadata."""
     parts = entry.path[len(table) + 1 :].split("/")
-    return parts[0] != ICEBERG and not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
+    return parts[0] != iceberg_files.DIRECTORY and not any(
+        part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts
+    )
 
 
 def _removed_since(log: TableLog, cutoff_ms: int) -> set[str]:
