@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
-import subprocess
-import sys
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, OAuthError, UnauthorizedError
@@ -18,7 +20,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, OAuthEr
 from lakestream.lake.storage.lake import open_storage
 from lakestream_iceberg.export import TableExport
 from lakestream_iceberg.library import IcebergLibrary
-from tests.lake.iceberg import record
+from tests.docs.blocks import ROOT
+from tests.lake.iceberg import duckdb_of_catalog, record, serving
 from tests.lake.model import StreamModel, flights
 from tests.lake.test_maintenance import compact
 from tests.servers import Kind, Server
@@ -39,6 +42,16 @@ accounts {
   OTHER { jetstream: enabled, users: [{ user: other, password: secret }] }
 }
 """
+
+ALICE = "authorization { user: alice, password: secret }"
+STREAMS = (
+    ("ORDERS", "ORDERS", "ACME"),
+    ("SECRET", "SECRET", "ACME"),
+    ("PLAIN", "PLAIN", "ACME"),
+    ("MINE", "ORDERS", "$G"),
+    ("SALES", "SALES", "$G"),
+)
+"""Key, name and account of the streams."""
 
 
 class World:
@@ -66,24 +79,41 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
     server.start()
     lake = root / "lake"
     models = {}
-    for number, name in enumerate(("ORDERS", "SECRET", "PLAIN")):
-        model = models[name] = StreamModel(root / name, name, f"UID{number}", "ACME")
+    for number, (key, name, account) in enumerate(STREAMS):
+        model = models[key] = StreamModel(root / key, name, f"UID{number}", account)
         model.configure({} if name == "PLAIN" else {"lakestream.iceberg": "v3"})
-        model.publish(flights(20))
+        model.publish(flights(20) if account == "ACME" else [(b"%s.de" % name.lower().encode(), b"", b"1")] * 3)
         model.remove([2])
         model.stage(lake)
         compact(spark, lake, model)
         TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), model.table(lake)).run()
-    command = [sys.executable, "-m", "lakestream", "iceberg", "serve", "--lake", str(lake), "--server", server.url]
-    serving = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
-    assert serving.stdout is not None
-    yield World(server, models, lake, serving.stdout.readline().split()[-1])
-    serving.terminate()
-    assert serving.wait(30) == 0
+    with serving(lake, server.url) as url:
+        yield World(server, models, lake, url)
     server.kill()
 
 
-def test_pyiceberg_reads_a_stream_in_four_lines(world: World) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/iceberg.md"])
+def test_the_four_lines_of_a_page_run_as_they_are(world: World, tmp_path: Path, page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    [text] = [block for block in blocks if "load_catalog" in block]
+    assert len(text.split("\n")) <= 6
+    server = Server(Kind.OURS, tmp_path / "store", config=ALICE if "alice:secret" in text else "")
+    server.start()
+    try:
+        with serving(world.lake, server.url) as url:
+            assert text.count("http://127.0.0.1:8481") == 1
+            *lines, last = text.replace("http://127.0.0.1:8481", url).strip().splitlines()
+            names: dict[str, Any] = {}
+            exec("\n".join(lines), names)
+            found = eval(last, names)
+    finally:
+        server.kill()
+    [subject] = set(found["subject"])
+    wanted = world.models["SALES" if "SALES" in text else "MINE"].expected()
+    assert sorted(found["seq"]) == [each.seq for each in wanted if each.subject == subject.encode()]
+
+
+def test_pyiceberg_finds_the_streams_of_an_account(world: World) -> None:
     catalog = world.client("all")
     assert catalog.list_namespaces() == [("ACME",)]
     assert catalog.list_tables("ACME") == [("ACME", "ORDERS"), ("ACME", "SECRET")]
@@ -91,6 +121,28 @@ def test_pyiceberg_reads_a_stream_in_four_lines(world: World) -> None:
     assert not catalog.table_exists("ACME.PLAIN")
     rows = catalog.load_table("ACME.ORDERS").scan().to_arrow().sort_by("seq").to_pylist()
     assert [record(row) for row in rows] == world.models["ORDERS"].expected()
+
+
+def test_duckdb_reads_a_stream_by_the_catalog(world: World) -> None:
+    with duckdb_of_catalog(world.url, "all", "secret") as duckdb:
+        rows = duckdb.execute('SELECT seq, data FROM lake."ACME"."ORDERS" ORDER BY seq').fetchall()
+    assert rows == [(each.seq, each.data) for each in world.models["ORDERS"].expected()]
+
+
+def test_polars_reads_a_stream_by_the_catalog(world: World) -> None:
+    rows = polars.scan_iceberg(world.client("all").load_table("ACME.ORDERS")).sort("seq").collect().to_dicts()
+    assert [record(row) for row in rows] == world.models["ORDERS"].expected()
+
+
+def test_a_token_request_may_have_the_login_in_its_header(world: World) -> None:
+    def ask(login: str) -> int:
+        headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+        request = urllib.request.Request(world.url + "/v1/oauth/tokens", b"grant_type=client_credentials", headers)
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as answer:
+            return int(answer.status)
+        return 401
+
+    assert [ask(login) for login in ("all:secret", "%61ll:secret", "all:wrong", "all")] == [200, 200, 401, 401]
 
 
 def test_a_user_sees_what_it_may_read(world: World) -> None:

@@ -67,6 +67,18 @@ class HttpUser(msgspec.Struct, frozen=True):
         return not any(matches(each.split()[0].encode(), subject) for each in deny)
 
 
+def basic_login(authorization: str) -> tuple[str, str]:
+    """Return user and password of a field `authorization` of the kind Basic. Raises Rejected."""
+    kind, _, value = authorization.strip().partition(" ")
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        raise Rejected from None
+    if kind.lower() != "basic" or not colon:
+        raise Rejected
+    return user, password
+
+
 class HttpUsers:
     """Logs users in at a server.
 
@@ -101,12 +113,7 @@ class HttpUsers:
     def _login(self, authorization: str) -> dict[str, Any]:
         kind, _, value = authorization.strip().partition(" ")
         if kind.lower() == "basic":
-            try:
-                user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
-                raise Rejected from None
-            if not colon:
-                raise Rejected
+            user, password = basic_login(authorization)
             return {"user": user, "password": password}
         if kind.lower() != "bearer":
             if authorization:

@@ -12,6 +12,8 @@ In reading order:
 - `export.py`: The Iceberg table of one Delta table.
 - `keeper.py`: Keeping the Iceberg tables of a lake beside a compactor.
 - `metadata.py`: Iceberg tables of a lake, by their files alone.
+- `vending.py`: Credentials with which a client reads the files of one table in an object store, and nothing else, for
+   an hour.
 - `catalog.py`: The Iceberg REST catalog of a lake, read-only.
 - `command.py`: `lakestream iceberg serve`: the Iceberg REST catalog of a lake.
 - `library.py`: Iceberg's library in the JVM of a session.

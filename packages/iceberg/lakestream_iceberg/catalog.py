@@ -5,7 +5,7 @@ threads.
 
 A login sees one namespace, which is its account: `lakestream` is the default account. Its tables are the streams that
 have an Iceberg table and that the user may read. Metadata is passed on as the compactor wrote it; clients read the
-files themselves.
+files themselves, in an object store with credentials for the table where the catalog vends them.
 
 Source: Apache Iceberg, open-api/rest-catalog-open-api.yaml.
 """
@@ -16,7 +16,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qsl, unquote
+from typing import Any
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import msgspec
 
@@ -26,9 +27,11 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import masks
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream_client.http_users import TOKEN_S, HttpUser, HttpUsers, Rejected
+from lakestream_client.http_users import TOKEN_S, HttpUser, HttpUsers, Rejected, basic_login
 from lakestream_iceberg import metadata
+from lakestream_iceberg.vending import Vended, Vending
 from lakestream_spark.write import iceberg_files
+from lakestream_spark.write.iceberg_files import TableMetadata
 
 DEFAULT_NAMESPACE = "lakestream"
 """Namespace of the default account; of others it is the account's name."""
@@ -40,6 +43,10 @@ ENDPOINTS = (
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
 )
+CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+"""Endpoint of a catalog that vends credentials."""
+VENDED = "vended-credentials"
+"""Word of the field `X-Iceberg-Access-Delegation` with which a client asks for credentials."""
 MAX_BODY = 64 << 10
 """Bytes of a request's body (64 KiB)."""
 _JSON = "application/json"
@@ -60,10 +67,11 @@ class RestCatalog(HttpHandler):
     Args:
         storage: the lake.
         users: logs the clients in.
+        vending: gets credentials for a table's files; None: clients have their own.
     """
 
-    def __init__(self, storage: Storage, users: HttpUsers) -> None:
-        self._storage, self._users = storage, users
+    def __init__(self, storage: Storage, users: HttpUsers, vending: Vending | None = None) -> None:
+        self._storage, self._users, self._vending = storage, users, vending
 
     def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         return MAX_BODY
@@ -93,7 +101,8 @@ class RestCatalog(HttpHandler):
         if parts[1:] == ["oauth", "tokens"]:
             return await self._token(request)
         if parts[1:] == ["config"]:
-            return _json({"defaults": {}, "overrides": {}, "endpoints": ENDPOINTS})
+            endpoints = ENDPOINTS if self._vending is None else (*ENDPOINTS, CREDENTIALS)
+            return _json({"defaults": {}, "overrides": {}, "endpoints": endpoints})
         user = await self._user(request)
         if parts[-1:] == ["metrics"] and request.method == "POST":
             return HttpAnswer(204, _JSON, b"")  # reports of scans, which nobody keeps
@@ -121,11 +130,15 @@ class RestCatalog(HttpHandler):
                 return _json({"identifiers": tables})
             case ["tables", table]:
                 return await self._table(request, user, table, query)
+            case ["tables", table, "credentials"] if self._vending is not None:
+                _, path = await self._found(user, table)
+                vended = await asyncio.to_thread(self._vending.credentials, path)
+                return _json({"storage-credentials": _credentials(vended)})
         raise _Refused(404, "NotFoundException", "not found")
 
-    async def _table(self, request: HttpRequest, user: HttpUser, name: str, query: Mapping[str, str]) -> HttpAnswer:
-        found = None
-        path = paths.table(self._storage.root, name, user.account)
+    async def _found(self, user: HttpUser, name: str) -> tuple[TableMetadata, str]:
+        """Return the newest metadata of a stream's table that the user may read, and the table's path."""
+        found, path = None, paths.table(self._storage.root, name, user.account)
         if user.may_read(name):
             found = await asyncio.to_thread(iceberg_files.newest, self._storage, path)
         if found is None:
@@ -133,21 +146,38 @@ class RestCatalog(HttpHandler):
         if (await asyncio.to_thread(masks.of_table, self._storage, path)).fields:
             text = f"table {name} is not given to readers of files: its stream masks fields (lakestream.mask)"
             raise _Refused(403, "ForbiddenException", text)
+        return found, path
+
+    async def _table(self, request: HttpRequest, user: HttpUser, name: str, query: Mapping[str, str]) -> HttpAnswer:
+        found, path = await self._found(user, name)
         wanted = query.get("snapshots", "all")
-        tag = ("ETag", f'"{found.location.rpartition("/v")[2].partition(".")[0]}-{found.tag}-{wanted}"')
+        number = found.location.rpartition("/v")[2].partition(".")[0]
+        body: dict[str, Any] = {"metadata-location": found.location, "config": {}}
+        version = f"{number}-{found.tag}-{wanted}"
+        if self._vending is not None and VENDED in request.headers.get("x-iceberg-access-delegation", ""):
+            vended = await asyncio.to_thread(self._vending.credentials, path)
+            body |= {"config": vended.config, "storage-credentials": _credentials(vended)}
+            version += f"-{vended.expires_ms}"
+        tag = ("ETag", f'"{version}"')
         if request.headers.get("if-none-match") == tag[1]:
             return HttpAnswer(304, _JSON, b"", (tag,))
-        content = found.referenced() if wanted == "refs" else found.content
-        body = {"metadata-location": found.location, "metadata": msgspec.Raw(content), "config": {}}
-        return _json(body)._replace(headers=(tag,))
+        body["metadata"] = msgspec.Raw(found.referenced() if wanted == "refs" else found.content)
+        return _json(body)._replace(headers=(tag, ("Cache-Control", "private, no-cache")))
 
     async def _token(self, request: HttpRequest) -> HttpAnswer:
-        """Exchange user and password for a token, as clients with a `credential` ask for it."""
+        """Exchange user and password for a token, as clients with a `credential` ask for it.
+
+        Both are in the body or, by RFC 6749 (section 2.3.1), in the field `authorization`.
+        """
         asked = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
         if request.method != "POST" or asked.get("grant_type") != "client_credentials":
             return _oauth("unsupported_grant_type", "send grant_type=client_credentials")
         try:
-            token = await self._users.issue(asked.get("client_id", ""), asked.get("client_secret", ""))
+            if "client_id" in asked:
+                token = await self._users.issue(asked["client_id"], asked.get("client_secret", ""))
+            else:
+                user, password = basic_login(request.headers.get("authorization", ""))
+                token = await self._users.issue(unquote_plus(user), unquote_plus(password))
         except Rejected:
             return _oauth("invalid_client", "the server rejects user and password", 401)
         return _json({"access_token": token, "token_type": "bearer", "expires_in": TOKEN_S})
@@ -158,6 +188,10 @@ class RestCatalog(HttpHandler):
         except Rejected:
             text = "the NATS server rejects the login: give user:password as credential, or a token"
             raise _Refused(401, "NotAuthorizedException", text, (("WWW-Authenticate", "Bearer"),)) from None
+
+
+def _credentials(vended: Vended) -> list[dict[str, Any]]:
+    return [{"prefix": vended.prefix, "config": vended.config}]
 
 
 def _json(value: object) -> HttpAnswer:

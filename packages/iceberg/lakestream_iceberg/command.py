@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from typing import Annotated
 
 import typer
 
@@ -46,22 +47,30 @@ def serve(
     https_cert: CertificateOption = "",
     https_key: CertificateKeyOption = "",
     insecure: InsecureOption = False,
+    vend_role: Annotated[
+        str,
+        typer.Option(
+            "--vend-role", metavar="ARN", help="Role of AWS STS whose credentials clients get, for one table each."
+        ),
+    ] = "",
 ) -> None:
     """Serve the Iceberg REST catalog, read-only, until Ctrl-C or SIGTERM. Clients log in as users of the server."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     with exits("", BadSettings, LakeError, OSError):
         listening = Listening.of_options(listen, https_cert, https_key, insecure)
-        asyncio.run(_run(server.url, lake or str(default_lake()), listening))
+        asyncio.run(_run(server.url, lake or str(default_lake()), listening, vend_role))
 
 
-async def _run(server: str, lake: str, listening: Listening) -> None:
+async def _run(server: str, lake: str, listening: Listening, role: str) -> None:
     from lakestream_client.http_users import HttpUsers
     from lakestream_iceberg.catalog import RestCatalog
+    from lakestream_iceberg.vending import Vending
 
     context = listening.context()
     await asyncio.to_thread(lakes.require, lake)
     storage = open_storage(lake)
-    listener = HttpListener(RestCatalog(storage, HttpUsers(server, "lakestream iceberg")))
+    vending = Vending(storage.root, role) if role else None
+    listener = HttpListener(RestCatalog(storage, HttpUsers(server, "lakestream iceberg"), vending))
     origin = await listener.start(listening.host, listening.port, context)
     print(f"Iceberg REST catalog at {origin}", flush=True)
     try:
