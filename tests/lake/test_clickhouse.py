@@ -58,6 +58,12 @@ class ClickHouse:
         ]
 
 
+def iceberg_rows(clickhouse: ClickHouse, table: str) -> list[dict[str, Any]]:
+    """Return the rows of an Iceberg table, in sequence order."""
+    rows = clickhouse.ask(table, f"SELECT * FROM icebergLocal('{table}') ORDER BY seq")
+    return [{**row, "subject": row["subject"].decode(), "headers": _text(row["headers"]) or None} for row in rows]
+
+
 def _text(headers: list[tuple[bytes, list[bytes]]]) -> list[tuple[str, list[str]]]:
     return [(name.decode(), [value.decode() for value in values]) for name, values in headers]
 
@@ -145,14 +151,9 @@ def test_clickhouse_reads_iceberg_tables_but_no_deletion_vectors_of_v3(
 ) -> None:
     table = Table(spark, Readers(spark), lake, tmp_path / "log", {"lakestream.iceberg": form})
     export = TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), table.path)
-    query = f"SELECT * FROM icebergLocal('{table.path}') ORDER BY seq"
 
     def records() -> list[Record]:
-        rows = clickhouse.ask(table.path, query)
-        return [
-            record({**row, "subject": row["subject"].decode(), "headers": _text(row["headers"]) or None})
-            for row in rows
-        ]
+        return [record(row) for row in iceberg_rows(clickhouse, table.path)]
 
     table.model.publish(messages(30))
     table.compact()
