@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
-from lakestream.log.sealing.content import HEADER_SIZE, Content, Unsealed, key_of
+from lakestream.log.sealing.content import HEADER_SIZE, Content, Unsealed, is_plain, key_of
 from lakestream.log.sealing.keys import SUFFIX, Keyring, ScopeKey, id_in
 from lakestream.log.store.creations import KEY
 
@@ -49,7 +49,7 @@ class SealedFiles(Files):
 
     Args:
         inner: the files below.
-        root: the directory of a store, in which every file is sealed; "": none is written, only read.
+        root: the directory of a store, in which every file is sealed; "": files are only read, wherever they are.
         keys: master keys.
         shared: of the files without syncs.
     """
@@ -126,6 +126,10 @@ class SealedFiles(Files):
             except Unsealed:
                 if not scope:
                     return  # not a file of the store
+                if is_plain(header):
+                    raise CorruptLog(
+                        place, 0, "it is a plain file in an encrypted store; restore it from a backup of this store"
+                    ) from None
                 key = self.key_at(scope)
             loaded = Content(self.keys, key, place)
             loaded.load(self.inner, fd)
@@ -147,7 +151,7 @@ class SealedFiles(Files):
     def create(self, path: str) -> int:
         place = os.path.abspath(path)
         scope = self._scope(place)
-        key = self.key_at(scope) if scope else None
+        key = self.key_at(scope) if scope else self._shared.scopes.get("")
         fd = self.inner.create(path)
         if key is not None:
             with self._shared.lock:
@@ -288,6 +292,9 @@ class SealedFiles(Files):
     def over(self, inner: Files) -> Files:
         shared = _Shared()
         shared.keys = self._shared.keys
+        if not self._root:  # a tool's temporary copies: nobody else reads them
+            key = shared.scopes[""] = self.keys.new()
+            shared.keys[key.id] = key
         return SealedFiles(inner, self._root, self.keys, shared)
 
     def unsynced(self) -> Files:

@@ -51,10 +51,10 @@ class WrongKey(LogError):
 class Aead(Protocol):
     """An authenticated cipher with one key, as `cryptography` has them."""
 
-    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes:
+    def encrypt(self, nonce: bytes, data: bytes | memoryview, associated_data: bytes | None) -> bytes:
         """Return the ciphertext and its tag of 16 bytes."""
 
-    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes:
+    def decrypt(self, nonce: bytes, data: bytes | memoryview, associated_data: bytes | None) -> bytes:
         """Return the plain text. Raise InvalidTag."""
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, WriteRoom
-from lakestream.log.sealing.content import CHUNK_BYTES, FILL, HEADER_SIZE, MAGIC, OVERHEAD
+from lakestream.log.sealing.content import CHUNK_BYTES, FILL, HEADER_SIZE, MAGIC, OVERHEAD, PAGE
 from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import COPY, Keyring, WrongKey
 from lakestream.log.sealing.stores import SealedStore, rotate, sealed_store
 from lakestream.log.store.creations import KEY, CreationJournal
+from lakestream_verify.log.overlay import Overlay
 from tests.unit.logkit import QuickFiles
 
 KEYS = Keyring(["secret"])
@@ -248,6 +249,42 @@ def test_small_pieces_are_gathered(tmp_path: Path) -> None:
     assert not files.gather(path)
 
 
+def test_a_file_of_which_much_was_cut_off_is_gathered(tmp_path: Path) -> None:
+    files, path = store(tmp_path), path_in(tmp_path)
+    fd = files.create(path)
+    for size in (5 * CHUNK_BYTES, 3 * CHUNK_BYTES):  # each cut is in a chunk, and leaves a mark
+        files.write(fd, [b"x" * size], files.size(fd))
+        files.truncate(fd, 100)
+    files.close(fd)
+    assert os.path.getsize(path) > 3 * CHUNK_BYTES
+    assert files.gather(path)
+    assert os.path.getsize(path) < PAGE
+    assert reopened(files).read(path) == b"x" * 100
+
+
+def test_a_plain_file_in_an_encrypted_store_is_called_so(tmp_path: Path) -> None:
+    files, path = store(tmp_path), path_in(tmp_path)
+    Path(path).write_bytes(b"LKSG" + bytes(range(200)))
+    with pytest.raises(CorruptLog, match="plain file in an encrypted store"):
+        files.read(path)
+
+
+def test_what_a_tool_writes_meanwhile_is_sealed(tmp_path: Path) -> None:
+    """As verify does while it recovers a store: its copies are in a temporary directory."""
+    path = path_in(tmp_path)
+    store(tmp_path).write_whole(path, [PIECES[0]])
+    (tmp_path / "upper").mkdir()
+    files = SealedFiles(QuickFiles(), "", KEYS).over(Overlay(str(tmp_path / "upper")))
+    with files.opened(path, write=True) as fd:
+        files.write(fd, [PIECES[1]], files.size(fd))
+    files.write_whole(path_in(tmp_path, "new"), [PIECES[2]])
+    assert files.read(path) == PIECES[0] + PIECES[1]
+    assert files.read(path_in(tmp_path, "new")) == PIECES[2]
+    written = [each.read_bytes() for each in (tmp_path / "upper").iterdir()]
+    assert len(written) == 2
+    assert all(each.startswith(MAGIC) for each in written)
+
+
 def test_room_is_zeros_on_disk_and_nothing_in_the_file(tmp_path: Path) -> None:
     files, path = store(tmp_path), path_in(tmp_path)
     fd = files.create(path)
@@ -387,3 +424,36 @@ def test_a_new_log_is_made_anew_without_its_key_and_kept_with_a_damaged_one(tmp_
     else:
         assert "was made anew" in notes[0]
         assert b"creation" in again.read(str(segment))
+
+
+class Flipping(QuickFiles):
+    """Files of a device that returns one flipped bit in the last bytes of a file, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        data = super().read_at(fd, length, offset)
+        if self.armed and data and offset + len(data) == self.size(fd):
+            self.armed = False
+            return data[:-12] + bytes([data[-12] ^ 1]) + data[-11:]
+        return data
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_bit_that_a_device_flips_once_does_not_stay(tmp_path: Path, cut: bool) -> None:
+    """When the tag of the last chunk is read, which the next one names: at the start, and after a cut."""
+    path = path_in(tmp_path)
+    written_in_pieces(store(tmp_path), path, PIECES[:3])
+    flipping = Flipping()
+    files, expected = SealedFiles(flipping, str(tmp_path / "store"), KEYS), PIECES[:3]
+    flipping.armed = not cut
+    fd = files.open(path, write=True)
+    if cut:
+        files.truncate(fd, len(PIECES[0]) + len(PIECES[1]))
+        flipping.armed, expected = True, PIECES[:2]
+    files.write(fd, [PIECES[3]], files.size(fd))
+    assert not flipping.armed
+    files.close(fd)
+    assert reopened(files).read(path) == b"".join([*expected, PIECES[3]])
