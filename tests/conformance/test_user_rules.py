@@ -9,7 +9,6 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import bcrypt
@@ -100,7 +99,7 @@ accounts { A { users: [
 
 def _reload(server: Server, config: str, *, times: int = 1) -> None:
     assert server.process is not None
-    Path(server.store.parent / f"{server.store.name}.conf").write_text(config)
+    server.write_config(config)
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 10
     while server.log().count("Reloaded server configuration") < times:

@@ -14,6 +14,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from tests.faults.files import FAULTS, Fault, FaultyFiles, Operation
 from tests.faults.store_steps import Case
+from tests.sealing import sealed
 from tests.sim.disk import Disk, PowerCut, SimFiles
 from tests.unit import group_world
 from tests.unit.group_world import Node, World
@@ -37,9 +38,9 @@ class Bench:
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
         if name != FAULTY:
-            return files
+            return sealed(files, "/nodes", name)
         self.faulty = FaultyFiles(files)
-        return self.faulty
+        return sealed(self.faulty, "/nodes", name)
 
     def publish(self, node: Node, count: int = 1, size: int = 10) -> None:
         """Publish messages one by one; those whose commit the proposer has seen are acked. A group that has failed

@@ -17,6 +17,7 @@ from lakestream.meta.assignments import Applied, RemoveStream
 from lakestream.protocol.api.errors import ApiError
 from tests.faults.files import FAULTS, Fault, FaultyFiles, Operation, Schedule
 from tests.faults.store_steps import Case
+from tests.sealing import sealed
 from tests.sim.disk import Disk, PowerCut, SimFiles
 from tests.unit.meta_world import World
 
@@ -46,7 +47,7 @@ class Bench:
 
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
-        return FaultyFiles(files, self.schedule) if name == self.faulty else files
+        return sealed(FaultyFiles(files, self.schedule) if name == self.faulty else files, "/nodes", name)
 
     def _settled(self, *names: str) -> None:
         """Wait until these nodes run, agree on a leader, and have applied what was committed before."""

@@ -24,6 +24,7 @@ from lakestream.server.lake.clones import LakeClones
 from lakestream.stream.core.operations import Fork
 from tests.faults.files import FAULTS, Fault, FaultyFiles, Operation, Schedule
 from tests.faults.store_steps import Case
+from tests.sealing import sealed
 from tests.sim.disk import Disk, PowerCut, SimFiles
 from tests.unit.lake.read.history.test_lake_history import record, write
 from tests.unit.replica_world import Node, World, change, let_go
@@ -97,7 +98,7 @@ class Bench:
 
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
-        return FaultyFiles(files, self.schedule) if name == self.faulty else files
+        return sealed(FaultyFiles(files, self.schedule) if name == self.faulty else files, "/nodes", name)
 
     @property
     def node(self) -> Node | None:

@@ -19,6 +19,7 @@ from lakestream.logging import Logger
 from lakestream.runtime import LoopClock, Phases, ThreadIo
 from lakestream.server.machine import Machine
 from lakestream.server.node import Node
+from tests.servers import KEY
 from tests.sim.disk import Disk, PowerCut, SimFiles
 from tests.sim.events import EPOCH, Events, S
 from tests.sim.whole.loop import SimLoop
@@ -275,7 +276,13 @@ def options_of(number: int, count: int, lake: str) -> Options:
         host=addresses[number],
         port=CLIENTS,
         server_name=f"n{number + 1}",
-        jetstream=JetStreamOptions(store_dir="/store", max_memory=GIB, max_file=100 * GIB),
+        jetstream=JetStreamOptions(
+            store_dir="/store",
+            max_memory=GIB,
+            max_file=100 * GIB,
+            encryption_key=KEY and f"{KEY}-{number}",
+            cipher=("aes", "chachapoly")[number % 2],
+        ),
         cluster=ClusterOptions(
             name="sim", host=addresses[number], port=ROUTES, routes=tuple(RouteUrl(each, ROUTES) for each in addresses)
         ),

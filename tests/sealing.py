@@ -1,0 +1,16 @@
+"""Encrypted stores in campaigns: with LAKESTREAM_TEST_KEY every simulated or failing store is an encrypted one.
+
+Belongs here: wrapping the files of a node in a test that has no server process; tests/servers.py does it for servers.
+"""
+
+from __future__ import annotations
+
+from lakestream.log.format.files import Files
+from lakestream.log.sealing.files import SealedFiles
+from lakestream.log.sealing.keys import Keyring
+from tests.servers import KEY
+
+
+def sealed(files: Files, root: str, name: str = "") -> Files:
+    """Return the files of the store below `root`, encrypted with a key of its own if the campaign asks for it."""
+    return SealedFiles(files, root, Keyring([f"{KEY}-{name}"], ("aes", "chachapoly")[len(name) % 2])) if KEY else files
