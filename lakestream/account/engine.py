@@ -86,7 +86,7 @@ class Engine:
     # ------------------------------------------------------------------ AccountStreams
     def attach(self, stream: Stream) -> None:
         self.streams[stream.name] = stream
-        stream.store.subjects.share()
+        stream.store.share()
         self.offline.pop(stream.name, None)
         stream.on_updated, stream.on_failed = self.refresh, self._failed
         stream.proposer.on_overrun = functools.partial(self._overrun, stream.name)

@@ -339,7 +339,7 @@ class Replica:
             self._awaited.end()
             self._awaited = None
         stream.pipeline.group = self.group
-        stream.store.subjects.share()
+        stream.store.share()
         stream.store.watch_damage(self._damaged)
         stream.confirming.ask_leader = lambda done: self._owner.reads.ask(self.leader, self.uid, done)
         if stream.store.config == self.create.config:

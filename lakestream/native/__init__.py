@@ -29,8 +29,10 @@ __all__ = [
     "frame_direct",
     "frame_run",
     "header_values",
+    "note_ids",
     "parse_run",
     "record_subjects",
+    "seek_ids",
     "split_records",
 ]
 
@@ -58,8 +60,10 @@ try:
         frame_direct,
         frame_run,
         header_values,
+        note_ids,
         parse_run,
         record_subjects,
+        seek_ids,
         split_records,
     )
 except ImportError as error:
@@ -82,8 +86,10 @@ except ImportError as error:
         frame_direct,
         frame_run,
         header_values,
+        note_ids,
         parse_run,
         record_subjects,
+        seek_ids,
         split_records,
     )
 

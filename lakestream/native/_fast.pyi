@@ -16,6 +16,8 @@ from lakestream.native.plain import frame_deliveries as frame_deliveries
 from lakestream.native.plain import frame_direct as frame_direct
 from lakestream.native.plain import frame_run as frame_run
 from lakestream.native.plain import header_values as header_values
+from lakestream.native.plain import note_ids as note_ids
 from lakestream.native.plain import parse_run as parse_run
 from lakestream.native.plain import record_subjects as record_subjects
+from lakestream.native.plain import seek_ids as seek_ids
 from lakestream.native.plain import split_records as split_records

@@ -28,11 +28,25 @@ cdef enum:
     MAX_HEAD = 0xFFFF  # bytes of a header block in a run
     MAX_OWN = 32  # names of `Nats-` headers in a run
     MOST_KEPT = 1 << 16  # bytes of columns that a reader keeps for the next payload
+    ID_CHUNKS = 1 << 12  # number of chunks whose ids one table can have
+    AHEAD = 8  # ids whose slots are fetched before they are looked at
 
 ctypedef const uint32_t *Numbers
+cdef uint64_t PRIME = (1 << 61) - 1
+cdef uint32_t TAG = 0xFFFFF000  # the bits of a slot that are those of an id's hash
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
 cdef array.array NUMBERS = arrays.array("I")  # stays empty
 
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define lakestream_prefetch(at) __builtin_prefetch(at)
+    #else
+    #define lakestream_prefetch(at) ((void) (at))
+    #endif
+    """
+    void prefetch "lakestream_prefetch"(const void *at) noexcept nogil
 
 cdef extern from "crc32.h" nogil:
     void crc_prepare()
@@ -1158,6 +1172,97 @@ cdef class SubjectSeeker:
             if less(low, high):
                 low = high
         return found, low, -1
+
+
+# ---------------------------------------------------------------------- message ids
+cdef inline uint64_t reduced(uint64_t value) noexcept nogil:
+    """Return a number that is congruent modulo 2**61 - 1, of at most 61 bits and a little."""
+    return (value & PRIME) + (value >> 61)
+
+
+cdef inline uint64_t hash_of(bytes each) noexcept:
+    """Return the hash of an id."""
+    cdef Py_ssize_t at = PyBytes_GET_SIZE(each), length
+    cdef const char *text = PyBytes_AS_STRING(each)
+    cdef uint64_t limb, found = 0
+    while at > 0:  # a number of base 2**64, which is 8 modulo 2**61 - 1; its highest digit first
+        length = (at - 1) % 8 + 1
+        at -= length
+        limb = 0
+        memcpy(&limb, text + at, length)
+        found = reduced(reduced(found << 3) + reduced(limb))
+        if found >= PRIME:
+            found -= PRIME
+    found = (found + <uint64_t> PyBytes_GET_SIZE(each)) * <uint64_t> 0x9E3779B97F4A7C15U
+    found = (found ^ found >> 32) * <uint64_t> 0xD6E8FEB86659FD93U
+    return found if found else 1  # which has the same slot and tag
+
+
+cdef inline uint64_t slot_of(uint64_t mixed, uint64_t number) noexcept nogil:
+    return (mixed >> 32) * number >> 32
+
+
+cdef inline uint32_t tag_of(uint64_t mixed) noexcept nogil:
+    cdef uint32_t tag = <uint32_t> mixed & TAG
+    return tag if tag else ID_CHUNKS
+
+
+def note_ids(uint8_t[::1] slots not None, ids not None, Py_ssize_t chunk):
+    cdef uint64_t number = slots.shape[0] // 4, at, left, mixed
+    cdef uint32_t *table = <uint32_t *> &slots[0] if number else NULL
+    cdef bytes each
+    if number == 0 or number >> 32 or not 0 <= chunk < ID_CHUNKS:
+        raise ValueError(f"chunk {chunk} in a table of {number} slots")
+    for each in list(ids):
+        if each is None:
+            raise TypeError("an id is bytes")
+        mixed = hash_of(each)
+        at, left = slot_of(mixed, number), number
+        while table[at]:
+            at = at + 1 if at + 1 < number else 0
+            left -= 1
+            if left == 0:
+                raise ValueError(f"all {number} slots of the table are taken")
+        table[at] = tag_of(mixed) | <uint32_t> chunk
+
+
+def seek_ids(tables not None, list ids not None):
+    cdef list found = []
+    cdef Py_ssize_t count = len(ids), place, which = 0
+    cdef uint64_t number, at, left
+    cdef uint64_t *hashes
+    cdef uint32_t *table
+    cdef uint32_t tag
+    cdef Py_buffer view
+    cdef bytes each
+    hashes = <uint64_t *> PyMem_Calloc(count or 1, sizeof(uint64_t))
+    if hashes == NULL:
+        raise MemoryError
+    try:
+        for place in range(count):
+            each = ids[place]
+            if each:
+                hashes[place] = hash_of(each)
+        for slots in tables:
+            PyObject_GetBuffer(slots, &view, PyBUF_SIMPLE)
+            try:
+                table, number = <uint32_t *> view.buf, view.len // 4
+                for place in range(count if 0 < number < 1 << 32 else 0):
+                    if place + AHEAD < count:
+                        prefetch(table + slot_of(hashes[place + AHEAD], number))
+                    if hashes[place]:
+                        tag, at, left = tag_of(hashes[place]), slot_of(hashes[place], number), number
+                        while table[at] and left:
+                            if table[at] & TAG == tag:
+                                found.append((place, which, table[at] & ~TAG))
+                            at = at + 1 if at + 1 < number else 0
+                            left -= 1
+            finally:
+                PyBuffer_Release(&view)
+            which += 1
+    finally:
+        PyMem_Free(hashes)
+    return found
 
 
 # ---------------------------------------------------------------------- columns of payloads

@@ -17,15 +17,19 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from _typeshed import ReadableBuffer as Buffer
 
 T = TypeVar("T")
+Slots: TypeAlias = "bytearray | mmap"
+"""Memory that can be written."""
 Column: TypeAlias = tuple[int, int, bytes | None, bytes, bytes]
 """Rows, NULLs, their bitmap, fixed values or ends of parts, bytes of strings: what Arrow makes an array of."""
 MakeRecord: TypeAlias = Callable[[int, int, bytes, bytes, bytes], T]
@@ -43,6 +47,11 @@ MAX_HEAD = 0xFFFF
 MAX_OWN = 32
 """Names of `Nats-` headers in a run."""
 
+ID_CHUNKS = 1 << 12
+"""Number of chunks whose ids one table can have."""
+
+_TAG = 0xFFFFF000  # the bits of a slot that are those of an id's hash
+_PRIME = (1 << 61) - 1
 _MAX_OFFSET = 0xFFFFFFFF
 _MAX_SEQ = (1 << 64) - 1
 _CR, _LF = 13, 10
@@ -757,6 +766,56 @@ def _sought(tokens: Sequence[bytes], low: bytes) -> bytes:
             return low[:at] + wanted if wanted > there else beyond
         at += len(wanted)
     return low if at == len(low) else beyond
+
+
+def note_ids(slots: Slots, ids: Iterable[bytes], chunk: int) -> None:
+    """Note in a table that a chunk has these ids. Hot. Raise ValueError if there is no free slot, or no such chunk.
+
+    A slot has 32 bits: 20 of the hash of an id, of which one at least is set, and the chunk; an empty one is 0. The
+    table says where an id may be; `seek_ids` may also find one that is nowhere.
+
+    Args:
+        slots: the table, zeros at first. A seek is quick while an eighth of its slots is free.
+        chunk: less than `ID_CHUNKS`.
+    """
+    number = len(slots) // 4
+    if not number or not 0 <= chunk < ID_CHUNKS:
+        raise ValueError(f"chunk {chunk} in a table of {number} slots")
+    view = memoryview(slots).cast("I")
+    for each in ids:
+        first, tag = _place_of(each, number)
+        for at in chain(range(first, number), range(first)):
+            if not view[at]:
+                view[at] = tag | chunk
+                break
+        else:
+            raise ValueError(f"all {number} slots of the table are taken")
+
+
+def seek_ids(tables: Sequence[Slots], ids: Sequence[bytes | None]) -> list[tuple[int, int, int]]:
+    """Return (place in `ids`, table, chunk) wherever the tables say that an id may be, in no order. Hot.
+
+    None and b"" are no ids.
+    """
+    found = []
+    for which, slots in enumerate(tables):
+        view = memoryview(slots).cast("I")
+        for place, each in enumerate(ids):
+            if each and len(view):
+                first, tag = _place_of(each, len(view))
+                for at in chain(range(first, len(view)), range(first)):
+                    if not view[at]:
+                        break
+                    if view[at] & _TAG == tag:
+                        found.append((place, which, view[at] & ~_TAG))
+    return found
+
+
+def _place_of(each: bytes, number: int) -> tuple[int, int]:
+    """Return the first slot of an id in a table with this many, and its tag."""
+    mixed = (int.from_bytes(each, "little") % _PRIME + len(each)) * 0x9E3779B97F4A7C15 & _MAX_SEQ
+    mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MAX_SEQ
+    return (mixed >> 32) * number >> 32, mixed & _TAG or ID_CHUNKS
 
 
 class ColumnReader:

@@ -68,6 +68,26 @@ def record_sealed(root: Path) -> dict[str, Any]:
         return {"messages": 100}
 
 
+def record_ids(root: Path) -> dict[str, Any]:
+    """Write a store whose checkpoint has blocks of message ids, with ids in the log behind it, by a server that is
+    killed."""
+    with running(root, standalone.IDS_CONFIG) as server:
+        for first, last in ((0, standalone.OLDER_IDS), (standalone.OLDER_IDS, standalone.ALL_IDS)):
+            with Wire(server.address, timeout=30) as wire:
+                if not first:
+                    config = {"name": "IDS", "subjects": ["i"], "max_msgs": 1, "duplicate_window": standalone.CENTURY}
+                    asked(wire, "STREAM.CREATE.IDS", config)
+                wire.send(b"".join(standalone.with_id(number) for number in range(first, last)))
+                wire.ping()
+                assert asked(wire, "STREAM.INFO.IDS")["state"]["last_seq"] == last
+            if not first:
+                assert server.stop() == 0
+                server.start()
+        time.sleep(PROGRESS_S)
+        server.kill()
+        return {"ids": standalone.ALL_IDS}
+
+
 def record_created(root: Path, written: bool = False) -> dict[str, Any]:
     """Write a store whose newest streams are in the journal of new streams alone, as after a power loss.
 
@@ -161,6 +181,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-killed": functools.partial(record_standalone, stopped=False),
     "standalone-created": record_created,
     "standalone-created-written": functools.partial(record_created, written=True),
+    "standalone-ids": record_ids,
     "sealed": record_sealed,
     "accounts": record_accounts,
     "cluster": record_cluster,

@@ -30,6 +30,9 @@ BRIEF_S = 4
 FAR = "2099-01-01T00:00:00Z"
 CONFIG = 'lake { seal_bytes: 16k, seal_age: "1h", poll: "100ms" }'
 """Configuration in which segments are sealed by size only."""
+IDS_CONFIG = "lake: false\n"
+OLDER_IDS, ALL_IDS = 18_000, 18_100
+"""Message ids of the checkpoint, of which the oldest thousand are in a block, and of all messages."""
 PASSING = ("AGED", "MARKED", "DUE", "SHORT")
 """Streams whose contents expire between recording and opening."""
 COPIES = ("MIRROR", "FILTERED", "SOURCES")
@@ -107,6 +110,11 @@ CONSUMERS: dict[str, dict[str, Any]] = {
     "flow_acked": {"ack_policy": "flow_control", "deliver_subject": "to.flow_acked", "max_ack_pending": 6},
 }  # fmt: skip
 """Consumers of stream CONSUMERS. Each with an ack policy of its own gets some deliveries and acks."""
+
+
+def with_id(number: int, reply: str = "") -> bytes:
+    """Return a publish to stream IDS with the id of this number."""
+    return pub("i", b"", reply, {"Nats-Msg-Id": f"{number}"})
 
 
 class Filler:

@@ -75,6 +75,24 @@ def test_streams_that_only_the_journal_of_new_ones_has_are_there(
     assert not (root / "store" / "jetstream" / "created.journal").exists()
 
 
+def test_message_ids_in_blocks_of_a_checkpoint_and_behind_it_are_known(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    root, recorded = unpack("standalone-ids", tmp_path / "recorded")
+    server = start_server(of=Kind.OURS, store=root / "store", config=standalone.IDS_CONFIG)
+    count, asked_for = recorded["ids"], [0, 1, 1_023, 1_024, standalone.OLDER_IDS - 1, standalone.OLDER_IDS]
+    for turn in range(3):
+        with Wire(server.address, timeout=SOON_S) as wire:
+            for number in [*asked_for, count + turn - 1]:
+                answer = wire.request("i", headers={"Nats-Msg-Id": f"{number}"}).json()
+                assert (answer["seq"], answer["duplicate"]) == (number + 1, True), number
+            wire.send(standalone.with_id(count + turn))
+            wire.ping()
+            assert last(wire, "IDS") == count + turn + 1
+        (server.stop, server.kill)[turn % 2]()
+        server.start()
+
+
 def same(server: Server, expected: dict[str, Any]) -> None:
     """Assert that everything is as it was recorded."""
     with Wire(server.address, timeout=SOON_S) as wire:

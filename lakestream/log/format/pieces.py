@@ -7,12 +7,23 @@ any length.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 
+class FiledPart(Protocol):
+    """A part of a value that is in a file."""
+
+    def read(self) -> bytes:
+        """Return its bytes. Any thread. Raise CorruptLog, FileNotReadable."""
+
+
 class Pieces(list[bytes]):
     """An encoded value, which is the concatenation of these."""
+
+    blocks: Sequence[bytes | FiledPart] = ()
+    """Parts that a checkpoint has beside the value, so that they stay in its file when that is opened."""
 
 
 def bytes_of(content: Sequence[bytes]) -> Pieces:
@@ -35,4 +46,7 @@ def map_of(fields: Mapping[str, object]) -> Pieces:
     for name, value in fields.items():
         pieces.append(encode(name))
         pieces += value if isinstance(value, Pieces) else (encode(value),)
+        if isinstance(value, Pieces) and value.blocks:
+            assert not pieces.blocks, "one value has blocks: nothing tells those of several apart"
+            pieces.blocks = value.blocks
     return pieces

@@ -9,5 +9,5 @@ In reading order:
 - `subject_index.py`: Index from subjects to live sequences.
 - `subject_leaves.py`: The subjects of an index in order, partly on disk; snapshots of an index.
 - `cold_rows.py`: Rows of the subject index outside of memory.
-- `memory_limit.py`: Memory limit of all subject indexes of a server.
+- `memory_limit.py`: Memory limit of all subject indexes and message ids of a server.
 """

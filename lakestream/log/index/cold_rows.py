@@ -3,6 +3,7 @@
 Belongs here: a block (some hundred subjects in order with their sequences, as immutable bytes), the search for one
 subject in it without decoding the others, and the files of blocks: the checkpoint that a store was opened from, and a
 scratch file for rows that left memory since. The scratch file has no name, so that a crash leaves nothing to clean up.
+Message ids (stream/features/message_ids.py) have blocks of their own in such files: a crc, and their content.
 
     u32 crc of what follows, u32 number of rows, u32 length of the names, u32 1 when every row has one sequence
     the names in byte order, a space before each and behind the last (no subject contains one)
@@ -62,8 +63,8 @@ class BlockFile:
         """Return the bytes at an offset. Raise OSError."""
         return self._files.read_at(self._fd, length, offset)
 
-    def write(self, data: bytes) -> FileBlock:
-        """Put an encoded block into a scratch file. Raise OSError, and then nothing has changed."""
+    def write(self, data: bytes, rows: int) -> FileBlock:
+        """Put an encoded block with this many rows into a scratch file. Raise OSError, and then nothing has changed."""
         room = _room(len(data))
         free = self._free.get(room)
         offset = free.pop() if free else self._end
@@ -75,7 +76,7 @@ class BlockFile:
             raise
         finally:
             self._end = max(self._end, offset + room)
-        return FileBlock(self, offset, len(data), _HEAD.unpack_from(data)[1])
+        return FileBlock(self, offset, len(data), rows)
 
     def free(self, offset: int, length: int) -> None:
         """Release the place of a block. Any thread."""
@@ -107,8 +108,12 @@ class FileBlock:
         except OSError as error:
             raise FileNotReadable(self._file.path, error) from error
         if len(data) != self._length or crc32(memoryview(data)[4:]) != int.from_bytes(data[:4], "little"):
-            raise CorruptLog(self._file.path, self._offset, "a block of the subject index is damaged")
+            raise CorruptLog(self._file.path, self._offset, "a block of an index is damaged")
         return data
+
+    def content(self) -> bytes:
+        """Return what `checked` got. Any thread. Raise CorruptLog, FileNotReadable."""
+        return self.read()[4:]
 
     def find(self, subject: bytes) -> int:
         """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, FileNotReadable."""
@@ -147,6 +152,11 @@ def _room(length: int) -> int:
     return room * 3 // 4 if length <= room * 3 // 4 else room
 
 
+def checked(content: bytes) -> bytes:
+    """Return a block with this content."""
+    return crc32(content).to_bytes(4, "little") + content
+
+
 def encode_rows(names: Sequence[bytes], packed: Sequence[int]) -> bytes:
     """Encode a block of these subjects, which are in order, and their packed sequences."""
     joined = b" %b " % b" ".join(names)
@@ -160,8 +170,7 @@ def encode_rows(names: Sequence[bytes], packed: Sequence[int]) -> bytes:
         seqs = [each.to_bytes(8 * some, "little") for each, some in zip(packed, counts, strict=True)]
         tail = b"".join([array("I", counts).tobytes(), *seqs])
         single = 0
-    body = b"".join([_HEAD.pack(0, len(names), len(joined), single)[4:], joined, tail])
-    return crc32(body).to_bytes(4, "little") + body
+    return checked(b"".join([_HEAD.pack(0, len(names), len(joined), single)[4:], joined, tail]))
 
 
 def first_name(data: bytes) -> bytes:

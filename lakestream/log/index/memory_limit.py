@@ -1,4 +1,4 @@
-"""Memory limit of all subject indexes of a server.
+"""Memory limit of all subject indexes and message ids of a server.
 
 Belongs here: the limit (`max_index_memory`) and the choice of the index that makes room once it is exceeded: the
 largest one, a little with each step of a growing one, so that no step takes long. An index is registered only while it
@@ -12,11 +12,13 @@ import threading
 import weakref
 from typing import Protocol
 
+from lakestream.log.format.files import Files
+
 MAX_INDEX_MEMORY = 256 << 20
-"""Default limit in bytes of all subject indexes in memory (256 MiB). The rest is read from disk when it is needed.
+"""Default limit in bytes of all indexes in memory (256 MiB). The rest is read from disk when it is needed.
 While a checkpoint is written, its copy of an index comes on top: at most as much again."""
 STEP = 2048
-"""Subjects that leave memory in one step; one step is taken for every 1,024 that enter."""
+"""Subjects (or message ids) that leave memory in one step; one step is taken for every 1,024 that enter."""
 
 
 class Cooling(Protocol):
@@ -27,6 +29,13 @@ class Cooling(Protocol):
 
     def cool(self, subjects: int) -> int:
         """Move about this many subjects out of memory; return how many were moved."""
+
+
+class Movable(Cooling, Protocol):
+    """One that learns where its files are to be."""
+
+    def keep_within(self, memory: IndexMemory, files: Files, directory: str) -> None:
+        """Move parts to files in this directory when the memory limit is exceeded."""
 
 
 class IndexMemory:
@@ -86,11 +95,14 @@ class IndexMemory:
                 self._weighed(after)
 
     def grown(self, index: Cooling) -> None:
-        """Note that an index has grown: above the limit, the largest moves a few subjects to its file."""
+        """Note that an index has grown: above the limit, the largest that can moves a few subjects to its file."""
         if self.used_with(index) > self.limit:
             indexes = self._with_memory()
-            largest = max(indexes, key=lambda each: each.memory) if index in indexes else index
-            largest.cool(STEP)
+            if index not in indexes:
+                indexes = [index]
+            for each in sorted(indexes, key=lambda each: each.memory, reverse=True):
+                if each.cool(STEP):
+                    return
 
     def _with_memory(self) -> list[Cooling]:
         with self._lock:

@@ -287,7 +287,7 @@ class Leaves:
         if len(parts) > 1 and len(parts[-1]) < LEAF_ROWS // 2:
             both = parts[-2] + parts.pop()
             parts[-1:] = [both[: len(both) // 2], both[len(both) // 2 :]]
-        blocks = [file.write(encode_rows(part, [rows[name] for name in part])) for part in parts]
+        blocks = [file.write(encode_rows(part, [rows[name] for name in part]), len(part)) for part in parts]
         # Nothing has changed before this point: an error leaves everything in memory.
         for name in moving:
             self.gone -= held.pop(name) == 0

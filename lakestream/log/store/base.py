@@ -143,7 +143,7 @@ def read_base(files: Files, directory: str) -> Base | None:
     found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
     if found is None:
         return None
-    state, subjects, _ = found
+    state, subjects = found.state, found.subjects
     origin = _ORIGIN.decode(state.extra)
     live, outlines = SequenceSet.from_bytes(state.live), outlines_of(files, directory)
     _check_outlines(directory, outlines, live, origin.through)

@@ -5,10 +5,12 @@ is always a complete one. It also holds the state of the store's owner, as opaqu
 
     magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
     MessagePack `StoreState`, and the version once more: the crc does not cover the first one
-    the subject index: blocks (index/cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
+    the subject index: blocks (index/cold_rows.py) in order, since version 4 blocks of the store's owner behind them,
+    MessagePack `_Directory` of all blocks, u32 length of that
 
-It is written in parts, and an index of many subjects stays in the file when it is opened: the start of a stream does
-not depend on the number of its subjects. Version 1 had all names, then all sequences.
+It is written in parts, and an index of many subjects stays in the file when it is opened, as the owner's blocks do: the
+start of a stream does not depend on the number of its subjects. Version 1 had all names, then all sequences. Version 4
+is written only if there are blocks of the owner.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ import os
 import struct
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, repeat
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
-from lakestream.log.format.pieces import Pieces, bytes_of, map_of
+from lakestream.log.format.pieces import FiledPart, Pieces, bytes_of, map_of
 from lakestream.log.format.runs import SchemaRun
 from lakestream.log.index import subject_index
-from lakestream.log.index.cold_rows import BlockFile, FileBlock
+from lakestream.log.index.cold_rows import BlockFile, FileBlock, checked
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.index.subject_leaves import IndexSnapshot as Subjects
@@ -37,7 +40,9 @@ from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
 """Suffix of the file while it is being written."""
-VERSION = 3
+VERSION = 4
+PLAIN_VERSION = 3
+"""Version without blocks of the owner."""
 LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
 """An index with more subjects stays in the file when it is opened."""
 WRITE_BYTES = 1 << 20
@@ -92,19 +97,31 @@ _FORMAT = PackDecoder(_Format)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A copy of the state, taken in the event loop and written in a thread. `extra`: in the place of the state's."""
+    """A copy of the state, taken in the event loop and written in a thread. `extra`: in the place of the state's, with
+    its blocks."""
 
     state: StoreState
     subjects: Subjects
-    extra: Sequence[bytes] = ()
+    extra: Pieces = Pieces()
 
 
-class _Directory(msgspec.Struct, frozen=True):
-    """Directory of the blocks: their first subjects, and arrays of u32 with their lengths and numbers of rows."""
+class StoredState(NamedTuple):
+    """A checkpoint that was read. `blocks`: those of the owner, in the file; `size`: its length in bytes."""
+
+    state: StoreState
+    subjects: SubjectIndex
+    size: int
+    blocks: Sequence[FileBlock] = ()
+
+
+class _Directory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Directory of the blocks: their first subjects, and arrays of u32 with their lengths and numbers of rows.
+    `others`: the lengths of the owner's blocks."""
 
     firsts: list[bytes]
     lengths: bytes
     rows: bytes
+    others: bytes = b""
 
 
 _DIRECTORY = PackDecoder(_Directory)
@@ -132,30 +149,36 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
 
 
 def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
-    fields = msgspec.structs.asdict(snapshot.state) | {"version": VERSION}
+    blocks = snapshot.extra.blocks
+    version = VERSION if blocks else PLAIN_VERSION
+    fields = msgspec.structs.asdict(snapshot.state) | {"version": version}
     if snapshot.extra:
         fields["extra"] = bytes_of(snapshot.extra)
     state = map_of(fields)
     size = sum(map(len, state))
     crc, end = 0, HEAD_SIZE
-    for part in _gathered(_parts(state, snapshot.subjects)):
+    for part in _gathered(_parts(state, snapshot.subjects, blocks)):
         files.write(fd, [part], end)
         crc, end = crc32(part, crc), end + len(part)
-    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, size, end - HEAD_SIZE - size, crc)], 0)
+    files.write(fd, [_HEAD.pack(_MAGIC, version, size, end - HEAD_SIZE - size, crc)], 0)
     files.sync(fd)
     return end
 
 
-def _parts(state: Pieces, subjects: Subjects) -> Iterator[bytes]:
+def _parts(state: Pieces, subjects: Subjects, blocks: Sequence[bytes | FiledPart]) -> Iterator[bytes]:
     yield from state
     firsts: list[bytes] = []
-    lengths, rows = array("I"), array("I")
+    lengths, rows, others = array("I"), array("I"), array("I")
     for first, count, block in subjects.blocks():
         firsts.append(first)
         lengths.append(len(block))
         rows.append(count)
         yield block
-    directory = msgspec.msgpack.encode(_Directory(firsts, lengths.tobytes(), rows.tobytes()))
+    for each in blocks:
+        block = checked(each) if isinstance(each, bytes) else each.read()
+        others.append(len(block))
+        yield block
+    directory = msgspec.msgpack.encode(_Directory(firsts, lengths.tobytes(), rows.tobytes(), others.tobytes()))
     yield directory
     yield len(directory).to_bytes(4, "little")
 
@@ -173,9 +196,7 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(some)
 
 
-def recover_checkpoint(
-    files: Files, path: str, present: Collection[str]
-) -> tuple[StoreState, SubjectIndex, int] | None:
+def recover_checkpoint(files: Files, path: str, present: Collection[str]) -> StoredState | None:
     """Read the checkpoint of a stream that is not open, and remove the remains of an interrupted write; see
     `read_checkpoint`.
 
@@ -187,8 +208,8 @@ def recover_checkpoint(
     return read_checkpoint(files, path) if name in present else None
 
 
-def read_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, int] | None:
-    """Return (state, subject index, size in bytes), or None when there is no checkpoint. Block.
+def read_checkpoint(files: Files, path: str) -> StoredState | None:
+    """Return the checkpoint, or None when there is none. Block.
 
     Raise CorruptLog when it is damaged, StoreVersionError when a newer release wrote it, OSError.
     """
@@ -228,17 +249,19 @@ def read_checkpoint(files: Files, path: str) -> tuple[StoreState, SubjectIndex, 
         raise CorruptLog(path, HEAD_SIZE, "the crc of the checkpoint does not match" + _REBUILD)
     try:
         state = _STATE.decode(encoded)
+        if version >= PLAIN_VERSION and _FORMAT.decode(encoded).version != version:
+            raise CorruptLog(path, len(_MAGIC), "the version of the checkpoint is damaged" + _REBUILD)
         if version == 1:
-            return state, _first_version(index), size
-        return state, _read_subjects(file, at, directory, at_directory, state.last_seq), size
+            return StoredState(state, _first_version(index), size)
+        return StoredState(state, *_read_blocks(file, at, directory, at_directory, state.last_seq, size))
     except (*DECODE_ERRORS, ValueError, IndexError, OverflowError, struct.error) as error:
         raise CorruptLog(path, HEAD_SIZE, f"the content of the checkpoint makes no sense: {error}{_REBUILD}") from error
 
 
 def _is_of_this_format(state: bytes) -> bool:
-    """Return True if a state, whose crc is right, names the version that this release writes."""
+    """Return True if a state, whose crc is right, names a version that this release writes."""
     try:
-        return _FORMAT.decode(state).version == VERSION
+        return PLAIN_VERSION <= _FORMAT.decode(state).version <= VERSION
     except DECODE_ERRORS:
         return False
 
@@ -256,22 +279,27 @@ def _read_directory(file: BlockFile, start: int, end: int) -> tuple[bytes, int]:
     return file.read(at, end - at), at
 
 
-def _read_subjects(file: BlockFile, at: int, encoded: bytes, end: int, last_seq: int) -> SubjectIndex:
+def _read_blocks(
+    file: BlockFile, at: int, encoded: bytes, end: int, last_seq: int, size: int
+) -> tuple[SubjectIndex, int, list[FileBlock]]:
+    """Return the subject index, `size`, and the blocks of the owner."""
     length = int.from_bytes(encoded[-4:], "little")
     if length + 4 != len(encoded):
         raise ValueError(f"a directory of {length} bytes where {len(encoded) - 4} belong")
     directory = _DIRECTORY.decode(encoded[:-4])
-    rows, lengths = array("I", directory.rows), array("I", directory.lengths)
-    if at + sum(lengths) != end:
-        raise ValueError(f"blocks of {sum(lengths)} bytes in an index of {end - at}")
-    places = pairwise(accumulate(lengths, initial=at))
-    blocks = [FileBlock(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
+    rows, lengths, others = (array("I", each) for each in (directory.rows, directory.lengths, directory.others))
+    if at + sum(lengths) + sum(others) != end:
+        raise ValueError(f"blocks of {sum(lengths) + sum(others)} bytes in an index of {end - at}")
+    counts = [*rows, *repeat(0, len(others))]
+    places = pairwise(accumulate(chain(lengths, others), initial=at))
+    blocks = [FileBlock(file, start, stop - start, some) for (start, stop), some in zip(places, counts, strict=True)]
+    blocks, owned = blocks[: len(lengths)], blocks[len(lengths) :]
     if sum(rows) > LEFT_SUBJECTS:
-        return SubjectIndex.cold(directory.firsts, blocks, last_seq)
+        return SubjectIndex.cold(directory.firsts, blocks, last_seq), size, owned
     found: dict[bytes, int] = {}
     for block in blocks:
         found.update(block.rows())
-    return SubjectIndex.over(found)
+    return SubjectIndex.over(found), size, owned
 
 
 def _first_version(data: bytes) -> SubjectIndex:

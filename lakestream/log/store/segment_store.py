@@ -23,13 +23,15 @@ from lakestream.log.format.outline import Needed, OutlineFile, outline_segments
 from lakestream.log.format.pieces import Pieces
 from lakestream.log.format.runs import SchemaRun, note_runs
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
+from lakestream.log.index.cold_rows import FileBlock
+from lakestream.log.index.memory_limit import Movable
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store import recovery
 from lakestream.log.store.base import Base, check_base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
-from lakestream.log.store.checkpoint import Snapshot, StoreState, recover_checkpoint, write_checkpoint
+from lakestream.log.store.checkpoint import Snapshot, StoredState, StoreState, recover_checkpoint, write_checkpoint
 from lakestream.log.store.creations import Birth
 from lakestream.log.store.export import StoreExport, StorePin
 from lakestream.log.store.figures import WriteFigures
@@ -162,7 +164,7 @@ def _store(
     io: Io,
     uid: str,
     cache: ReadCache,
-    found: tuple[StoreState, SubjectIndex, int] | None = None,
+    found: StoredState | None = None,
 ) -> SegmentStore:
     """Return a store over a log, with what was found in the checkpoint."""
     store = SegmentStore(log, SegmentRows(log.segments, outlines, cache), io, uid)
@@ -200,13 +202,15 @@ class SegmentStore(Store):
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0  # since the last checkpoint
         self._saving = self._dropping = self._destroyed = False
+        self._moved: list[Movable] = []
         self._shredder = Shredder(log, rows, io, self._lock_open, self.ask_seal)
         log.seal_state, log.seal_due, log.sealing_state = self.seal_state, self.seal_due, self.sealing_state
         log.applied = lambda: self.applied
         log.on_packed = rows.cache.forget
 
-    def restore(self, state: StoreState, subjects: SubjectIndex, size: int) -> None:
+    def restore(self, state: StoreState, subjects: SubjectIndex, size: int, blocks: Sequence[FileBlock] = ()) -> None:
         """Take the state of a checkpoint that is `size` bytes long."""
+        self.blocks = blocks
         self.uid, self.stream, self.account, self.config = state.uid, state.stream, state.account, state.config
         self.live = SequenceSet.from_bytes(state.live)
         self.subjects = subjects
@@ -224,9 +228,25 @@ class SegmentStore(Store):
         self._there = state.live, state.departures
         self._shredder.restored(state.shredded)
 
-    # ------------------------------------------------------------------ findings at opening
+    # ------------------------------------------------------------------ memory
     def memory(self) -> dict[str, int]:
         return super().memory() | {"segments": self._rows.memory()}
+
+    def move(self, index: Movable) -> None:
+        index.keep_within(self._rows.cache.indexes, self.log.files, self.directory)
+        self._moved.append(index)
+
+    def share(self) -> None:
+        super().share()
+        for index in self._moved:
+            self._rows.cache.indexes.add(index)
+
+    def unshare(self) -> None:
+        super().unshare()
+        for index in self._moved:
+            self._rows.cache.indexes.leave(index)
+
+    # ------------------------------------------------------------------ findings at opening
 
     @property
     def notes(self) -> list[str]:
@@ -478,7 +498,7 @@ class SegmentStore(Store):
             based=self.based,
             schemas=removals.schemas,
         )
-        return Snapshot(state, self.subjects.snapshot(), extra if isinstance(extra, Pieces) else ())
+        return Snapshot(state, self.subjects.snapshot(), extra if isinstance(extra, Pieces) else Pieces())
 
     def _write(self, snapshot: Snapshot, last: bool = False) -> int:
         """Write a checkpoint; return its size. Block. Invariant: it never runs ahead of the durable log."""

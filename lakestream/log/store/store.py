@@ -21,6 +21,8 @@ from lakestream.log.format.pieces import Pieces
 from lakestream.log.format.record import FIXED, Record, contiguous
 from lakestream.log.format.records import Records, joined
 from lakestream.log.format.segment import Header, SealedSegment, Segment
+from lakestream.log.index.cold_rows import FileBlock
+from lakestream.log.index.memory_limit import Movable
 from lakestream.log.index.sequences import SequenceSet, ascending
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.base import Base
@@ -57,6 +59,7 @@ class Store:
         "account",
         "applied",
         "based",
+        "blocks",
         "bytes",
         "config",
         "directory",
@@ -94,6 +97,8 @@ class Store:
         self.last_time = 0
         self.applied = 0
         self.extra = b""
+        self.blocks: Sequence[FileBlock] = ()
+        """The blocks of the owner in the checkpoint."""
         self._first_time = (0, 0)  # (first_seq, its time): read often, changed rarely
         self._ahead: dict[int, bytes] = {}
         self.operation_ns: int | None = None
@@ -122,6 +127,17 @@ class Store:
         `segments` for tables of segments."""
         index = self.subjects
         return {"subjects": index.memory or SUBJECT_BYTES * (len(index) - index.cold_subjects)}
+
+    def move(self, index: Movable) -> None:
+        """Let an index of the owner move parts of it to files, as the subject index does. Not without files."""
+
+    def share(self) -> None:
+        """Give the indexes to the event loop; see `SubjectIndex.share`."""
+        self.subjects.share()
+
+    def unshare(self) -> None:
+        """Take them from the event loop, so that they can be given to a thread. In the event loop."""
+        self.subjects.unshare()
 
     # ------------------------------------------------------------------ apply
     def apply_messages(

@@ -135,7 +135,9 @@ LONGEST_STALL = _gauge(
 IO_WAITING = _gauge("lakestream_disk_io_waiting", "Disk operations that wait for a thread now.")
 IO_WAITS = _counter("lakestream_disk_io_waits_total", "Disk operations that waited over 1 ms for a thread.")
 IO_WAIT_SECONDS = _counter("lakestream_disk_io_wait_seconds_total", "Time of those waits, in seconds.")
-INDEX_BYTES = _gauge("lakestream_index_memory_bytes", "Memory of the subject indexes of all streams, in bytes.")
+INDEX_BYTES = _gauge(
+    "lakestream_index_memory_bytes", "Memory of the indexes of subjects and message ids of all streams, in bytes."
+)
 INDEX_LIMIT = _gauge(
     "lakestream_index_memory_limit_bytes",
     "Bytes of subject indexes above which parts move to disk (a third of max_index_memory).",

@@ -468,6 +468,6 @@ class StreamCore:
         steps, self._steps = self._steps, None
         if not deleted:
             take_all(steps)  # the last checkpoint holds whole entries
-        self.store.subjects.unshare()  # a thread closes it
+        self.store.unshare()  # a thread closes it
         for feature in self.features:
             feature.stop(deleted)

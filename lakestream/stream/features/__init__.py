@@ -32,4 +32,5 @@ In reading order:
 - `ack_latency.py`: Time from publish to pub ack, for monitoring.
 - `traces.py`: Message tracing on the way into a stream.
 - `spans.py`: Spans of messages with `traceparent`, for OpenTelemetry.
+- `message_ids.py`: Message ids of the duplicate window: in memory, and beyond a bound on disk.
 """

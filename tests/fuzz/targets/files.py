@@ -29,6 +29,7 @@ from lakestream.lake.storage.paths import STREAM_FILE
 from lakestream.lake.table import segments
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame, Kind, encode_header
+from lakestream.log.format.pieces import Pieces
 from lakestream.log.format.record import Record, encode_record
 from lakestream.log.format.segment import Header, encode_segment_header
 from lakestream.log.store.checkpoint import read_checkpoint, write_checkpoint
@@ -121,14 +122,16 @@ _CHECKPOINT = struct.Struct("<4sIQQI")
 
 
 @functools.cache
-def _checkpoint() -> tuple[bytes, bytes]:
-    """Return the state and the subject index of a valid checkpoint."""
+def _checkpoint(blocks: int = 0) -> tuple[bytes, bytes]:
+    """Return the state and the subject index of a valid checkpoint, with this many blocks of its owner behind it."""
     with folder() as path:
         stream = MiniStream(str(path))
         for number in range(8):
             stream.publish(message(number), message(number, b"other"))
         stream.operate("remove", 3)
-        snapshot = stream.store.snapshot(b"extra")  # type: ignore[attr-defined]
+        extra = Pieces([b"extra"])
+        extra.blocks = [b"block"] * blocks
+        snapshot = stream.store.snapshot(extra)  # type: ignore[attr-defined]
         write_checkpoint(QuickFiles(), str(path / "made"), snapshot)
         content = (path / "made").read_bytes()
         close_all()
@@ -154,15 +157,19 @@ def _checkpoints(data: bytes) -> None:
         (path / "checkpoint").write_bytes(rest)
         found = read_checkpoint(QuickFiles(), str(path / "checkpoint"))
         if found is not None:
-            for subject, _ in found[1].items():
-                found[1].seqs(subject)
+            for subject, _ in found.subjects.items():
+                found.subjects.seqs(subject)
+            for block in found.blocks:
+                block.content()
 
 
 def _checkpoint_seeds() -> list[bytes]:
     state, subjects = _checkpoint()
     whole = _sealed_checkpoint(3, state, subjects)
     packed = bytes([2]) + len(state).to_bytes(2, "little") + state + subjects
-    return [b"\0\0\0" + whole, b"\0\0\0" + whole[:20], packed, b"\x01" + packed[1:]]
+    apart, index = _checkpoint(blocks=2)
+    owned = bytes([3]) + len(apart).to_bytes(2, "little") + apart + index
+    return [b"\0\0\0" + whole, b"\0\0\0" + whole[:20], packed, b"\x01" + packed[1:], owned]
 
 
 # ---------------------------------------------------------------------- staged files

@@ -11,6 +11,7 @@ import pytest
 from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.operations import DeleteMessage, UpdateStream
+from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.consumer_world import CLIENT, SECOND
 from tests.unit.replica_world import World
 
@@ -26,13 +27,13 @@ def test_what_is_acked_is_on_every_replica(tmp_path: Path) -> None:
     assert [data for _, _, data in content] == [b"%d" % number for number in range(20)]
 
 
-def test_a_replicas_subject_index_is_shared_while_it_takes_part(tmp_path: Path) -> None:
+def test_a_replicas_indexes_are_shared_while_it_takes_part(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
     world.acked("s.a", b"1")
     for node in list(world.nodes.values()):
         memory = node.stores._cache.indexes
-        assert memory.indexes == [node.stream.store.subjects]
+        assert set(memory.indexes) == {node.stream.store.subjects, node.stream.feature(Dedupe).ids}
         node.stop()
         assert memory.indexes == []
 

@@ -710,3 +710,49 @@ def test_both_agree_on_any_bytes(
     same("split_records", buf)
     same("decode_record", Record, buf, position, len(buf), True)
     same("decode_record", Record, buf, position, len(buf), False)
+
+
+# ---------------------------------------------------------------------- message ids
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.binary(min_size=1, max_size=20), max_size=8), st.integers(0, plain.ID_CHUNKS - 1))),
+    st.integers(1, 60),
+)
+def test_tables_of_ids_are_the_same(runs: list[tuple[list[bytes], int]], slots: int) -> None:
+    tables = bytearray(4 * slots), bytearray(4 * slots)
+    noted = []
+    for ids, chunk in runs:
+        if len(noted) + len(ids) >= slots:
+            break
+        for native, table in zip((fast, plain), tables, strict=True):
+            native.note_ids(table, ids, chunk)
+        noted += [(each, chunk) for each in ids]
+    assert tables[0] == tables[1]
+    asked: list[bytes | None] = [*(each for each, _ in noted), None, b"", b"another"]
+    found = fast.seek_ids([tables[0], bytearray(), tables[0]], asked)
+    assert sorted(found) == sorted(plain.seek_ids([tables[0], bytearray(), tables[0]], asked))
+    for place, (_, chunk) in enumerate(noted):
+        assert (place, 0, chunk) in found
+        assert (place, 2, chunk) in found
+    assert not any(len(noted) <= place < len(noted) + 2 for place, _, _ in found)
+
+
+def test_a_table_of_ids_that_is_full_or_a_chunk_that_cannot_be(native: Any) -> None:
+    table = bytearray(8)
+    native.note_ids(table, [b"a", b"b"], 1)
+    assert len(native.seek_ids([table], [b"a"])) >= 1, "it ends, without a free slot"
+    with pytest.raises(ValueError, match="all 2 slots"):
+        native.note_ids(table, [b"c"], 1)
+    for chunk in (-1, plain.ID_CHUNKS):
+        with pytest.raises(ValueError, match="chunk"):
+            native.note_ids(bytearray(8), [b"a"], chunk)
+    with pytest.raises(ValueError, match="0 slots"):
+        native.note_ids(bytearray(3), [b"a"], 0)
+
+
+def test_few_ids_are_found_that_are_not_in_a_table(native: Any) -> None:
+    count = 7_000
+    table = bytearray(4 * count * 8 // 7)
+    native.note_ids(table, [b"%022d" % number for number in range(count)], 5)
+    assert len(native.seek_ids([table], [b"x%021d" % number for number in range(count)])) < 10

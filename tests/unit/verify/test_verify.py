@@ -131,7 +131,7 @@ def forge(copy: Path, stream: str, **fields: object) -> Path:
     (path,) = stream_files(copy, stream, "checkpoint")
     found = read_checkpoint(Files(), str(path))
     assert found is not None
-    state, subjects, _ = found
+    state, subjects = found.state, found.subjects
     write_checkpoint(Files(), str(path), Snapshot(msgspec.structs.replace(state, **fields), subjects.snapshot()))
     return path
 

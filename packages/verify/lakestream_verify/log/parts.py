@@ -102,7 +102,7 @@ def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Findin
         found = read_checkpoint(files, path)
         if found is None:
             return 0, []
-        state, subjects, _ = found
+        state, subjects = found.state, found.subjects
         live = SequenceSet.from_bytes(state.live)
         listed = sum(subjects.count(subject) for subject, _ in subjects.items())
     except (LogError, OSError, *DECODE_ERRORS, ValueError) as error:

@@ -495,7 +495,7 @@ def test_a_damaged_block_is_named(tmp_path: Path) -> None:
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(b"x")
-    with pytest.raises(CorruptLog, match=r"checkpoint.*a block of the subject index is damaged"):
+    with pytest.raises(CorruptLog, match=r"checkpoint.*a block of an index is damaged"):
         again.last(b"k.000500")
     with pytest.raises(CorruptLog, match="the crc of the checkpoint does not match"):
         read_checkpoint(Files(), str(path))

@@ -415,7 +415,7 @@ def test_what_was_erased_is_read_from_a_checkpoint_of_an_earlier_release(
     found = checkpoint.read_checkpoint(files, path)
     assert found is not None
     earlier = msgspec.structs.replace(found[0], erased=[7, 2, 3])
-    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    monkeypatch.setattr(checkpoint, "PLAIN_VERSION", 2)
     checkpoint.write_checkpoint(files, path, checkpoint.Snapshot(earlier, found[1].snapshot()))
     monkeypatch.undo()
     again = MiniStream(str(tmp_path), small()).store
@@ -496,7 +496,7 @@ def test_a_damaged_version_of_a_checkpoint_names_the_file(tmp_path: Path) -> Non
     stream.store.close()
     path = tmp_path / "checkpoint"
     content = bytearray(path.read_bytes())
-    for version in set(range(256)) - {2, checkpoint.VERSION}:
+    for version in set(range(256)) - {2, checkpoint.PLAIN_VERSION}:
         content[4] = version
         path.write_bytes(bytes(content))
         with pytest.raises((CorruptLog, StoreVersionError), match=str(path)):
