@@ -1,13 +1,17 @@
 """The monitoring pages of JetStream.
 
-Belongs here: /jsz, the `jetstream` object of /varz, and the health of streams and consumers.
+Belongs here: /jsz, the `jetstream` object of /varz, and the health of streams and consumers. A page over thousands of
+streams is made in steps, so that it does not keep clients waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from lakestream.account.engine import Engine
 from lakestream.meta.info import TRAFFIC_ACCOUNT
@@ -17,6 +21,7 @@ from lakestream.meta.placement import peer_id
 from lakestream.meta.site import group_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
@@ -29,6 +34,35 @@ _UINT64 = (1 << 64) - 1
 """The limit -1 as uint64, as nats-server shows limits of accounts."""
 
 DEFAULT_LIMIT = 1024
+COUNTED_AT_ONCE = 256
+"""Streams whose sizes are added up in one step."""
+SHOWN_AT_ONCE = 16
+"""Streams that are shown in one step."""
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps, with its result."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """Do all steps now; return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """Do each step in a turn of the event loop of its own; return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 class NotLeading(BadQuery):
@@ -94,12 +128,16 @@ class JetStreamPages:
 
     def _stats(self, jetstream: Streams) -> dict[str, Any]:
         served = jetstream.served.values()
-        api = _api(served, API_LEVEL)
-        return _usage(_streams(served)) | {"accounts": len(served), "ha_assets": 0, "api": api}
+        return _usage(_streams(served)) | self._counts(jetstream)
+
+    @staticmethod
+    def _counts(jetstream: Streams) -> dict[str, Any]:
+        served = jetstream.served.values()
+        return {"accounts": len(served), "ha_assets": 0, "api": _api(served, API_LEVEL)}
 
     # ------------------------------------------------------------------ /jsz
-    def jsz(self, query: Query) -> dict[str, Any]:
-        """Return the page for a query with acc, accounts, streams, consumers, config, raft, memory, leader-only,
+    def jsz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Make the page for a query with acc, accounts, streams, consumers, config, raft, memory, leader-only,
         stream-leader-only, offset and limit. Raises NotLeading, with leader-only, on a node that does not lead the meta
         group."""
         account = query.text("acc")
@@ -115,10 +153,14 @@ class JetStreamPages:
         meta = jetstream.node.shown.meta()
         if query.flag("leader-only") and meta and meta.get("leader") != jetstream.node.me:
             raise NotLeading("filtered response: not leader")
-        page = self._stats(jetstream) | head | {"config": self._config(), "limits": self._limits()}
-        streams = list(_streams(jetstream.served.values()))
-        led = totals([each for each in streams if self._leads(each)]) if query.flag("raft") else {}
-        for name, number in totals(streams).items():
+        usage, total, led, raft = _usage(()), totals(()), dict[str, int](), query.flag("raft")
+        for some in _parts(list(_streams(jetstream.served.values())), COUNTED_AT_ONCE):
+            usage, total = _summed((usage, _usage(some))), _summed((total, totals(some)))
+            if raft:
+                led = _summed((led, totals([each for each in some if self._leads(each)])))
+            yield
+        page = usage | self._counts(jetstream) | head | {"config": self._config(), "limits": self._limits()}
+        for name, number in total.items():
             page[name] = number
             if name in ("streams", "consumers") and led.get(name):
                 page[f"{name}_leader"] = led[name]
@@ -126,32 +168,42 @@ class JetStreamPages:
         if not account and detailed:
             names = sorted(jetstream.served)[offset : offset + limit]
         if names:
-            page["account_details"] = [self.account(name, jetstream.served[name], query) for name in names]
+            page["account_details"] = details = []
+            for name in names:
+                if name in jetstream.served:
+                    details.append((yield from self.account(name, jetstream.served[name], query)))
         if meta:
             page["meta_cluster"] = meta
         return page | {"total": len(jetstream.served)}
 
-    def account(self, name: str, serving: Serving, query: Query) -> dict[str, Any]:
-        """Return one account of the page."""
+    def account(self, name: str, serving: Serving, query: Query) -> Steps[dict[str, Any]]:
+        """Make one account of the page."""
         account = self._node.accounts.get(name)
         limits = account.jetstream if account is not None else None
         held = sorted(serving.engine.streams.values(), key=lambda one: one.name)
-        page = {"name": name, "id": name} | _usage(held)
+        usage, memory = _usage(()), dict[str, int]()
+        for some in _parts(held, COUNTED_AT_ONCE):
+            usage = _summed((usage, _usage(some)))
+            yield
+        page: dict[str, Any] = {"name": name, "id": name} | usage
         if limits is not None:
             page |= {"reserved_memory": limits.max_memory & _UINT64, "reserved_storage": limits.max_file & _UINT64}
         page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
         config, consumers, direct = query.flag("config"), query.flag("consumers"), query.flag("direct-consumers")
         raft, leading = query.flag("raft"), query.flag("stream-leader-only")
-        memory = query.flag("memory")
-        if memory:
-            page["lakestream_memory"] = _summed(stream.memory() for stream in held)
-        if query.flag("streams") or consumers:
-            chosen = [stream for stream in held if not leading or self._leads(stream)]
-            details = [self._stream(stream, consumers, consumers and direct, config, raft) for stream in chosen]
-            for stream, detail in zip(chosen, details, strict=True) if memory else ():
-                detail["lakestream_memory"] = stream.memory()
-            if details:
-                page["stream_detail"] = details
+        weighed, listed, details = query.flag("memory"), query.flag("streams") or consumers, list[dict[str, Any]]()
+        for some in _parts(held if weighed or listed else [], SHOWN_AT_ONCE):
+            for stream in some:
+                its_memory = stream.memory() if weighed else {}
+                memory = _summed((memory, its_memory))
+                if listed and (not leading or self._leads(stream)):
+                    detail = self._stream(stream, consumers, consumers and direct, config, raft)
+                    details.append(detail | ({"lakestream_memory": its_memory} if weighed else {}))
+            yield
+        if weighed:
+            page["lakestream_memory"] = memory
+        if details:
+            page["stream_detail"] = details
         return page
 
     def _leads(self, stream: Stream) -> bool:
@@ -328,6 +380,42 @@ def _damaged(account: str, name: str, damage: str) -> Health:
     return Health(503, f"old messages of JetStream stream '{account} > {name}': {damage}", "STREAM", account, name)
 
 
+def indented(page: dict[str, Any]) -> Steps[bytes]:
+    """Encode /jsz as indented JSON. Its streams are replaced by their places."""
+    shown: list[bytes] = []
+    for account in page.get("account_details", ()):
+        pieces = []
+        for some in _parts(account.get("stream_detail", ()), SHOWN_AT_ONCE):
+            text = msgspec.json.format(dumps(some), indent=2)
+            pieces.append(text[1:-2].replace(b"\n", b"\n      "))  # no string contains a line break
+            yield
+        if pieces:
+            account["stream_detail"] = f"{len(shown)}"
+            shown.append(b"[%b\n      ]" % b",".join(pieces))
+    whole = msgspec.json.format(dumps(page), indent=2)
+    for at, text in enumerate(shown):
+        whole = whole.replace(b'"stream_detail": "%d"' % at, b'"stream_detail": ' + text, 1)
+        yield
+    return whole
+
+
+def compact(page: dict[str, Any]) -> Steps[dict[str, Any]]:
+    """Return /jsz with its streams encoded as JSON."""
+    for account in page.get("account_details", ()):
+        pieces: list[msgspec.Raw] = []
+        for some in _parts(account.get("stream_detail", ()), SHOWN_AT_ONCE):
+            pieces += [msgspec.Raw(dumps(each)) for each in some]
+            yield
+        if pieces:
+            account["stream_detail"] = pieces
+    return page
+
+
+def _parts(items: Sequence[T], number: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), number):
+        yield items[at : at + number]
+
+
 def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
     for serving in served:
         yield from serving.engine.streams.values()
@@ -341,7 +429,7 @@ def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
     return page | ({"internal_errors": internal} if internal else {})
 
 
-def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
+def _usage(streams: Iterable[Stream]) -> dict[str, int]:
     """Return the bytes stored and reserved."""
     page = dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage"), 0)
     for stream in streams:

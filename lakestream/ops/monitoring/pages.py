@@ -30,7 +30,7 @@ from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
+from lakestream.ops.monitoring.jetstream import Health, JetStreamPages, finished, in_turns, indented
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
@@ -108,7 +108,7 @@ class Pages:
             "routez": lambda query: routez(node, query),
             "leafz": self._leafz,
             "gatewayz": lambda query: self._nothing({"outbound_gateways": {}, "inbound_gateways": {}}),
-            "jsz": self.jetstream.jsz,
+            "jsz": lambda query: finished(self.jetstream.jsz(query)),
             "raftz": lambda query: self.jetstream.raftz(query.text("acc"), query.text("group")),
         }
         base = self._base = node.options.http_base_path
@@ -145,6 +145,8 @@ class Pages:
                 return self._raftz(asked)
             if name == "lakez":
                 return self._lakez(asked)
+            if name == "jsz":
+                return self._jsz(asked)
             page = self.pages[name](asked)
             return HttpAnswer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
@@ -167,10 +169,9 @@ class Pages:
                 done(self.health(query))
             elif name == "statsz":
                 done(self.statsz())
-            elif name == "lakez":
-                asyncio.ensure_future(self.lakez(query)).add_done_callback(
-                    lambda task: done(task.exception() or task.result())
-                )
+            elif name in ("lakez", "jsz"):
+                made = self.lakez(query) if name == "lakez" else in_turns(self.jetstream.jsz(query))
+                asyncio.ensure_future(made).add_done_callback(lambda task: done(task.exception() or task.result()))
             else:
                 done(self.pages[name](query))
         except BadQuery as error:
@@ -423,6 +424,14 @@ class Pages:
         found = self.jetstream.has_groups
         nothing = "No Raft nodes returned, check supplied filters" if found else "No Raft nodes registered"
         return HttpAnswer(404, TEXT, nothing.encode())
+
+    # ------------------------------------------------------------------ /jsz
+    async def _jsz(self, query: Query) -> HttpAnswer:
+        try:
+            page = await in_turns(self.jetstream.jsz(query))
+            return HttpAnswer(200, JSON, await in_turns(indented(page)))
+        except BadQuery as error:
+            return HttpAnswer(400, TEXT, str(error).encode())
 
     # ------------------------------------------------------------------ /lakez
     async def _lakez(self, query: Query) -> HttpAnswer:

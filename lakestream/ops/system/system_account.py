@@ -9,7 +9,7 @@ profile. A server without configured accounts has no clients in the system accou
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,10 @@ import msgspec
 
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, NotLeading
+from lakestream.ops.monitoring.jetstream import Health, NotLeading, compact, finished, in_turns
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
-from lakestream.ops.monitoring.query import BadQuery
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.workers import MERGED, Together
 from lakestream.ops.system.messages import Found, SystemMessages, SystemRequest, encoded, read
 from lakestream.ops.system.requests import added_up
@@ -29,7 +29,7 @@ from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
 from lakestream.protocol.subjects import matches, valid_literal
 
-_PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz", "Jsz")
+_PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz")
 
 
 class _OfClient(msgspec.Struct):
@@ -72,6 +72,7 @@ class SystemAccount:
         pages = self._pages
         for kind in _PAGES:
             self._server(server_id, kind.upper(), self._shown(kind))
+        self._server(server_id, "JSZ", self._jetstream)
         self._server(server_id, "HEALTHZ", self._healthz)
         raftz = pages.jetstream.raftz
         self._server(server_id, "RAFTZ", self._page("Raftz", lambda asked: raftz(*_texts(asked, "acc", "group"))))
@@ -95,14 +96,7 @@ class SystemAccount:
 
     def _shown(self, kind: str) -> Handler:
         page = self._pages.pages[kind.lower()]
-
-        def found(asked: SystemRequest) -> Any:
-            try:
-                return page(asked.query)
-            except NotLeading:
-                return None  # the leader answers
-
-        return self._page(kind, found)
+        return self._page(kind, lambda asked: page(asked.query))
 
     def _page(self, kind: str, found: Found, key: str = "data") -> Handler:
         together, page = self._together, kind.lower()
@@ -154,17 +148,35 @@ class SystemAccount:
 
     def _lakez(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if reply:
-            self._clock.spawn(self._show_lake(reply, header, payload))
+            self._clock.spawn(self._show("Lakez", self._pages.lakez, reply, header, payload))
 
-    async def _show_lake(self, reply: bytes, header: bytes, payload: bytes) -> None:
+    def _jetstream(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        async def page(query: Query) -> dict[str, Any] | None:
+            try:
+                return await in_turns(compact(await in_turns(self._pages.jetstream.jsz(query))))
+            except NotLeading:
+                return None  # the leader answers
+
+        if reply:
+            self._clock.spawn(self._show("Jsz", page, reply, header, payload))
+
+    async def _show(
+        self,
+        kind: str,
+        made: Callable[[Query], Awaitable[dict[str, Any] | None]],
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> None:
+        """Reply with a page that takes time."""
         if self._together is not None:
-            await self._add_up(self._together, "Lakez", "lakez", "data", reply, header, payload)
+            await self._add_up(self._together, kind, kind.lower(), "data", reply, header, payload)
             return
-        page: dict[str, Any] = {}
+        page: dict[str, Any] | None = {}
         wrong: BadQuery | None = None
         with contextlib.suppress(JsonError):  # reported by `answer`
             try:
-                page = await self._pages.lakez(read("Lakez", payload).query)
+                page = await made(read(kind, payload).query)
             except BadQuery as error:
                 wrong = error
 
@@ -173,7 +185,7 @@ class SystemAccount:
                 raise wrong
             return page
 
-        self._send(reply, header, self._messages.answer("Lakez", payload, found))
+        self._send(reply, header, self._messages.answer(kind, payload, found))
 
     def _queues(self, asked: SystemRequest) -> dict[str, Any]:
         return self._pages.queues(asked.query.flag("all"), asked.query.text("filter"))
@@ -292,7 +304,7 @@ class SystemAccount:
         if jetstream is not None and name in jetstream.served:
             # Here, unlike on the page, consumers are shown with their streams or not at all.
             query = asked.query if asked.query.flag("streams") else asked.query.but(consumers="")
-            return self._pages.jetstream.account(name, jetstream.served[name], query)
+            return finished(self._pages.jetstream.account(name, jetstream.served[name], query))
         raise self._without_jetstream(name)
 
     def _without_jetstream(self, name: str) -> BadQuery:

@@ -14,7 +14,7 @@ from lakestream import __version__
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_traffic, accountz
 from lakestream.ops.monitoring.connections import connz
-from lakestream.ops.monitoring.jetstream import totals
+from lakestream.ops.monitoring.jetstream import finished, totals
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages, lake_of, unhealthy
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -137,7 +137,7 @@ class AccountPages:
         if jetstream is None or account.name not in jetstream.served:
             return page | {"disabled": True, "streams": 0, "consumers": 0, "messages": 0, "bytes": 0}
         serving = jetstream.served[account.name]
-        detail = self._pages.jetstream.account(account.name, serving, query)
+        detail = finished(self._pages.jetstream.account(account.name, serving, query))
         streams = serving.engine.streams.values()
         page |= {name: detail[name] for name in ("memory", "storage", "reserved_memory", "reserved_storage")}
         page |= {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,11 +36,12 @@ from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
-from lakestream.ops.monitoring.jetstream import _api
+from lakestream.ops.monitoring.jetstream import SHOWN_AT_ONCE, _api, compact, finished, indented
 from lakestream.ops.monitoring.pages import HttpAnswer, Pages
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.durations import uptime_text
 from lakestream.runtime import IoWaits, LoopClock
 
@@ -133,7 +135,16 @@ def node() -> Node:
 
 def get(node: Node, target: str) -> HttpAnswer:
     path, _, query = target.partition("?")
-    return Pages(node).answer(path, query)
+    return settled(Pages(node).answer(path, query))
+
+
+def settled(answer: HttpAnswer | Awaitable[HttpAnswer]) -> HttpAnswer:
+    """Return an answer that may take time."""
+
+    async def wait(answer: Awaitable[HttpAnswer]) -> HttpAnswer:
+        return await answer
+
+    return answer if isinstance(answer, HttpAnswer) else asyncio.run(wait(answer))
 
 
 def page(node: Node, target: str) -> Any:
@@ -464,6 +475,17 @@ def test_pages_about_what_there_never_is(node: Node) -> None:
     assert (gatewayz["outbound_gateways"], gatewayz["inbound_gateways"]) == ({}, {})
 
 
+def test_jsz_is_shown_in_steps_of_few_streams() -> None:
+    """A page over 3,000 streams kept clients waiting for a second."""
+    shown = [{"name": f"S{n}", "of": ["a", {}, []], "text": 'x"\n  y ,é', "n": n} for n in range(2 * SHOWN_AT_ONCE + 1)]
+    page = {"account_details": [{"name": "A", "stream_detail": shown}, {"name": "B"}, {"name": "C"}], "total": 3}
+    page["account_details"][2]["stream_detail"] = shown[:1]  # type: ignore[index]
+    plain = dumps(page)
+    assert len(list(compact(copy := json.loads(plain)))) == 4
+    assert dumps(copy) == plain
+    assert finished(indented(page)) == msgspec.json.format(plain, indent=2)
+
+
 def test_jsz_without_jetstream(node: Node) -> None:
     jsz = page(node, "/jsz")
     assert (jsz["disabled"], jsz["streams"], jsz["config"]) == (True, 0, {"max_memory": 0, "max_storage": 0})
@@ -538,7 +560,7 @@ def test_a_base_path_stands_before_every_page() -> None:
     st.text(max_size=8),
 )
 def test_any_query_is_answered(path: str, names: list[str], value: str) -> None:
-    answer = Pages(Node()).answer(path, "&".join(f"{name}={value}" for name in names))
+    answer = settled(Pages(Node()).answer(path, "&".join(f"{name}={value}" for name in names)))
     assert answer.status in (200, 400, 404)
 
 
