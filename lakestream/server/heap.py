@@ -36,6 +36,10 @@ TRIES = 15
 """Attempts until memory that is not returned counts as in use (15, about a minute). What waits for a slow disk is free
 only later, and an attempt costs little while nothing is free."""
 
+RESTS = 30
+"""Looks after which memory that counts as in use is tried again (30, a minute): message ids leave their window, and
+caches are dropped, long after the memory has grown."""
+
 YOUNG_OBJECTS = 2000
 """New containers (lists, dicts, instances …) after which those are looked at (2,000, 0.1 ms)."""
 
@@ -95,7 +99,8 @@ def resident() -> int:
 
 class Trimmer:
     """Returns memory that a burst has left to the system: publishes that waited for a slow disk, subscriptions,
-    handshakes. What is in use and stays is counted once, so an idle server is not trimmed again and again.
+    handshakes. What is in use and stays is counted once, and tried again every minute: an idle server is not trimmed
+    again and again.
 
     Args:
         measure: returns the resident memory in bytes.
@@ -104,13 +109,13 @@ class Trimmer:
 
     def __init__(self, clock: Clock, io: Io, measure: Callable[[], int], release: Callable[[], object] = trim) -> None:
         self._clock, self._io, self._measure, self._release = clock, io, measure, release
-        self._trimmed = self._before = 0
-        self._tries = self._skipped = 0
+        self._first = self._trimmed = self._before = 0
+        self._tries = self._skipped = self._rested = 0
 
     def start(self) -> None:
         """Look from now on. Without /proc there is nothing to do."""
         if sys.platform.startswith("linux"):
-            self._trimmed = self._before = self._measure()
+            self._first = self._trimmed = self._before = self._measure()
             self._clock.call_later(LOOK_NS, self._look)
 
     def _look(self) -> None:
@@ -119,6 +124,10 @@ class Trimmer:
         self._before = now
         if now - self._trimmed > GROWN_BYTES and calm and self._skipped <= 0:
             self._io.submit(self._release, lambda _, __: self._done())
+            return
+        self._rested += 1
+        if self._rested >= RESTS and calm and now - self._first > GROWN_BYTES:
+            self._io.submit(self._release, lambda _, __: self._later())
             return
         self._skipped = max(0, self._skipped - 1)
         self._trimmed = min(self._trimmed, now)
@@ -130,7 +139,11 @@ class Trimmer:
             self._tries = 0
         elif self._tries == TRIES:
             self._trimmed, self._tries = after, 0
-        self._before = after
+        self._later(after)
+
+    def _later(self, after: int | None = None) -> None:
+        self._before = self._measure() if after is None else after
+        self._trimmed, self._rested = min(self._trimmed, self._before), 0
         self._clock.call_later(LOOK_NS, self._look)
 
 

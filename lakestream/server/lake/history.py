@@ -56,6 +56,10 @@ FAILING_RETRY_S = 2
 """Seconds after which clients are told to try again while the object store fails some requests (2)."""
 
 
+CACHE_IDLE_S = 60.0
+"""Seconds without a read of any table after which the messages and footers that were read are dropped from memory."""
+
+
 class SharedCache:
     """Shared parts of the histories of a server's streams: the block cache and the threads. Made at the first read."""
 
@@ -64,6 +68,8 @@ class SharedCache:
         self._threads: ThreadPoolExecutor | None = None
         self._seconds = Histogram(SECONDS)
         self._failures = 0
+        self._used = 0.0
+        self._looking = False
 
     def figures(self) -> HistoryFigures:
         """Return the reads so far, and the state of the cache."""
@@ -88,7 +94,21 @@ class SharedCache:
         """Run `work` in one of the threads."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakestream-history")
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        loop = asyncio.get_running_loop()
+        self._used = loop.time()
+        if not self._looking:
+            self._looking = True
+            loop.call_later(CACHE_IDLE_S, self._look, loop)
+        return loop.run_in_executor(self._threads, work)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Drop what was read if nobody has read for a while."""
+        left = self._used + CACHE_IDLE_S - loop.time()
+        self._looking = left > 0
+        if self._looking:
+            loop.call_later(left, self._look, loop)
+        elif self._cache is not None and self._threads is not None:
+            self._threads.submit(self._cache.clear)
 
     def close(self, table: TableHistory) -> None:
         """Close a table in a thread, since a running read may have it locked."""

@@ -128,7 +128,7 @@ def test_memory_that_was_in_use_at_first_is_returned_later() -> None:
     clock, io = ManualClock(), ManualIo()
     heap.Trimmer(clock, io, lambda: size << 20, lambda: trims.append(1)).start()
     size = 400
-    for _ in range(200):
+    for _ in range(2 * heap.TRIES + 8):
         clock.advance(heap.LOOK_NS)
         while io.waiting:
             io.work()
@@ -137,6 +137,20 @@ def test_memory_that_was_in_use_at_first_is_returned_later() -> None:
     for _ in range(10):
         clock.advance(heap.LOOK_NS)
         assert not io.waiting
+
+
+def test_memory_that_was_in_use_for_long_is_tried_every_minute() -> None:
+    """Ids of a duplicate window are free minutes after they came: nothing was returned then."""
+    size, trims = 100, list[int]()
+    clock, io = ManualClock(), ManualIo()
+    heap.Trimmer(clock, io, lambda: size << 20, lambda: trims.append(1)).start()
+    for size, expected in ((400, heap.TRIES), (400, 3), (400, 3), (110, 1), (110, 0)):
+        trims.clear()
+        for _ in range(3 * (heap.RESTS + 1)):
+            clock.advance(heap.LOOK_NS)
+            while io.waiting:
+                io.work()
+        assert expected - 1 <= len(trims) <= expected + 2, size
 
 
 def test_memory_that_becomes_free_by_and_by_is_returned_as_it_does() -> None:

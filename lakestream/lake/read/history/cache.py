@@ -126,6 +126,14 @@ class BlockCache:
             for start in self._starts.pop(owner, []):
                 self.size -= self._blocks.pop((owner, start)).size
 
+    def clear(self) -> None:
+        """Remove everything, of all owners."""
+        with self._lock:
+            self._blocks.clear()
+            self._starts.clear()
+            self.size = 0
+        self.footers.drop("")
+
     def held(self, owner: int) -> int:
         """Return the bytes of an owner's blocks."""
         with self._lock:

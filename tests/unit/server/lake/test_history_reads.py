@@ -478,6 +478,23 @@ def _history(directory: Path, io: ThreadIo) -> ThreadHistory:
     return ThreadHistory(follower.table, lambda: follower, "u1", staged, presence, SharedCache(), print)
 
 
+async def test_what_was_read_is_dropped_once_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache kept 96 MiB for as long as the server ran."""
+    monkeypatch.setattr("lakestream.server.lake.history.CACHE_IDLE_S", 0.2)
+    stored = [record(seq) for seq in range(1, 501)]
+    write(tmp_path / "t", stored)
+    history = _history(tmp_path, ThreadIo(asyncio.get_running_loop()))
+    for _ in range(2):
+        assert await history.read(1, 500, 500) == stored
+        cache = history._shared.get()
+        assert cache.size > 0 < cache.footers.size
+        deadline = time.monotonic() + 30
+        while cache.size or cache.footers.size:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        assert cache.find(history._table._blocks, 1) is None  # type: ignore[union-attr]
+
+
 async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
     stored = [record(seq) for seq in range(1, 501)]
     write(tmp_path / "t", stored)
