@@ -18,7 +18,8 @@ MAX_INDEX_MEMORY = 256 << 20
 """Default limit in bytes of all indexes in memory (256 MiB). The rest is read from disk when it is needed.
 While a checkpoint is written, its copy of an index comes on top: at most as much again."""
 STEP = 2048
-"""Subjects (or message ids) that leave memory in one step; one step is taken for every 1,024 that enter."""
+"""Subjects (or message ids) that leave memory in one step above the limit. If more have entered, as many leave: a run of
+messages may bring several thousand."""
 
 
 class Cooling(Protocol):
@@ -94,14 +95,15 @@ class IndexMemory:
                 self._indexes.add(after)
                 self._weighed(after)
 
-    def grown(self, index: Cooling) -> None:
-        """Note that an index has grown: above the limit, the largest that can moves a few subjects to its file."""
+    def grown(self, index: Cooling, entered: int) -> None:
+        """Note that this many subjects entered an index: above the limit, the largest one that can moves some to its
+        file."""
         if self.used_with(index) > self.limit:
             indexes = self._with_memory()
             if index not in indexes:
                 indexes = [index]
             for each in sorted(indexes, key=lambda each: each.memory, reverse=True):
-                if each.cool(STEP):
+                if each.cool(max(STEP, entered)):
                     return
 
     def _with_memory(self) -> list[Cooling]:

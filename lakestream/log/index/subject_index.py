@@ -565,7 +565,7 @@ class SubjectIndex:
             leaves.clean(4 * len(fresh))
         self._weigh()
         if self._shared is not None:
-            self._shared.grown(self)
+            self._shared.grown(self, len(fresh))
 
     def _weigh(self) -> None:
         """Estimate the memory from some of the oldest and newest subjects."""
@@ -682,7 +682,7 @@ class SubjectIndex:
             self._ordered()
         self._weigh()
         if self._shared is not None:
-            self._shared.grown(self)
+            self._shared.grown(self, 0)
 
 
 def _parted(filters: Sequence[bytes]) -> tuple[list[list[bytes]], list[bytes]]:

@@ -294,7 +294,7 @@ class MessageIds:
                 self._open, self._recent = _Chunk(), {}
                 self._weigh()
                 if self._shared is not None:
-                    self._shared.grown(self)
+                    self._shared.grown(self, CHUNK_IDS)
             at = stop
 
     def _fill(

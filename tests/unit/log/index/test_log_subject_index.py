@@ -313,6 +313,38 @@ def test_what_is_over_the_limit_of_memory_leaves_it_and_is_still_found(
     assert list(tmp_path.iterdir()) == []  # nothing that a crash could leave behind
 
 
+def test_the_limit_of_memory_holds_also_where_many_subjects_come_at_once(tmp_path: Path) -> None:
+    """As many subjects left as if 1,024 had come: with runs of 8,000 an index grew to five times the limit."""
+    memory = IndexMemory(1_000_000)
+    index = SubjectIndex()
+    index.keep_within(memory, Files(), str(tmp_path))
+    index.share()
+    for first in range(1, 100_000, 8_000):
+        index.add_run([b"k.%06d" % (number * 7_919 % 104_729) for number in range(first, first + 8_000)], first)
+    assert memory.used <= 2_000_000, "the last run may exceed it"
+    assert index.cool(1 << 20) > 0
+
+
+class Fixed:
+    """An index that can or cannot move anything."""
+
+    def __init__(self, memory: int, moves: int) -> None:
+        self.memory, self.moves, self.asked = memory, moves, list[int]()
+
+    def cool(self, subjects: int) -> int:
+        self.asked.append(subjects)
+        return self.moves
+
+
+def test_an_index_that_can_move_nothing_keeps_no_other_from_it() -> None:
+    memory = IndexMemory(100)
+    tables, subjects = Fixed(500, 0), Fixed(50, 7)
+    memory.add(tables)
+    memory.add(subjects)
+    memory.grown(subjects, 9_000)
+    assert (tables.asked, subjects.asked) == ([9_000], [9_000])
+
+
 def test_the_largest_of_all_indexes_makes_room(tmp_path: Path) -> None:
     memory = IndexMemory(1 << 30)
     large, small = SubjectIndex(), SubjectIndex()
@@ -323,7 +355,7 @@ def test_the_largest_of_all_indexes_makes_room(tmp_path: Path) -> None:
         index.share()
     assert memory.used == large.memory + small.memory
     memory.limit = memory.used - 1
-    memory.grown(small)
+    memory.grown(small, 1)
     assert (large.cold_subjects > 0, small.cold_subjects) == (True, 0)
 
 
@@ -337,10 +369,10 @@ def test_an_index_that_a_thread_has_touches_no_other_and_is_touched_by_none(tmp_
     served.share()
     assert (memory.used, memory.used_with(replayed)) == (served.memory, served.memory + replayed.memory)
     memory.limit = memory.used - 1
-    memory.grown(replayed)  # in the thread: the other one is larger, but belongs to the event loop
+    memory.grown(replayed, 1)  # in the thread: the other one is larger, but belongs to the event loop
     assert (served.cold_subjects, replayed.cold_subjects > 0) == (0, True)
     before = replayed.cold_subjects
-    memory.grown(served)
+    memory.grown(served, 1)
     assert (served.cold_subjects > 0, replayed.cold_subjects) == (True, before)
     replayed.share()
     served.unshare()
