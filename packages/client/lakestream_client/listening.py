@@ -1,7 +1,7 @@
 """Listeners of gateways over HTTP: their options, TLS, connections, and their end.
 
-Belongs here: what Delta Sharing and the Iceberg catalog share. Passwords and tokens cross a network in plain text only
-if somebody has said so.
+Belongs here: what Delta Sharing, the Iceberg catalog and the schema registry share. Passwords and tokens cross a
+network in plain text only if somebody has said so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`lakestream registry`: Confluent's Schema Registry API in front of an account's schemas.
 
-Belongs here: the commands, the listener and its end. lakestream finds the commands by the entry point in
+Belongs here: the commands, and the listener with its application. lakestream finds the commands by the entry point in
 pyproject.toml.
 """
 
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -23,15 +21,20 @@ import typer
 from lakestream.cli.link import connect_once, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, counted, print_json
+from lakestream_client.listening import (
+    BadSettings,
+    CertificateKeyOption,
+    CertificateOption,
+    HttpListener,
+    InsecureOption,
+    Listening,
+    ListenOption,
+    until_signal,
+)
 
 if TYPE_CHECKING:
     from lakestream_registry.registry import Registry
 
-MAX_CONNECTIONS = 1_000
-IDLE_S = 30.0
-"""Time without a request after which a connection is closed, and time for a request."""
-GRACE_S = 5.0
-"""Time that requests under way get at the end."""
 RECONNECT_S = 0.5
 """Pause between two attempts to reach the server."""
 _log = logging.getLogger("lakestream.registry")
@@ -52,34 +55,15 @@ def group() -> None:
 @with_server
 def serve(
     server: Server,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address of the listener.")] = (
-        "127.0.0.1:8081"
-    ),
-    https_cert: Annotated[
-        str, typer.Option("--https-cert", metavar="FILE", help="Certificate of the listener (PEM).")
-    ] = "",
-    https_key: Annotated[str, typer.Option("--https-key", metavar="FILE", help="Its private key (PEM).")] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen without TLS beyond loopback, behind a proxy that terminates it.")
-    ] = False,
+    listen: ListenOption = "127.0.0.1:8081",
+    https_cert: CertificateOption = "",
+    https_key: CertificateKeyOption = "",
+    insecure: InsecureOption = False,
 ) -> None:
     """Serve the schemas of the login's account until Ctrl-C or SIGTERM. Clients log in as users of the server."""
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        complain(f"--listen {listen}: an address such as 0.0.0.0:8081")
-        raise typer.Exit(1)
-    if not (https_cert or insecure or _is_loopback(host)):
-        complain(f"passwords would be sent in plain text to {host}: give --https-cert and --https-key, or --insecure")
-        raise typer.Exit(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    with exits("", OSError):
-        context = None
-        if https_cert:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.load_cert_chain(https_cert, https_key or None)
-        asyncio.run(_serve(server, host, int(port), context))
+    with exits("", BadSettings, OSError):
+        asyncio.run(_serve(server, Listening.of_options(listen, https_cert, https_key, insecure)))
 
 
 @registry.command("import")
@@ -149,15 +133,15 @@ async def _with_registry(server: Server, act: Callable[[Registry], Awaitable[Any
         await connection.close()
 
 
-async def _serve(server: Server, host: str, port: int, context: ssl.SSLContext | None) -> None:
+async def _serve(server: Server, listening: Listening) -> None:
     import nats
 
-    from lakestream.http.connection import HttpConnection, HttpLimits, HttpRoom
     from lakestream_client.http_users import HttpUsers
     from lakestream_registry.app import RegistryApp
     from lakestream_registry.registry import Registry
     from lakestream_registry.store import RegistryStore, account_of
 
+    context = listening.context()
     await (await connect_once(server, "lakestream registry")).close()  # a wrong login is told at once
 
     async def failed(error: Exception) -> None:
@@ -174,27 +158,12 @@ async def _serve(server: Server, host: str, port: int, context: ssl.SSLContext |
     try:
         account = await account_of(connection)
         users = HttpUsers(server.url, "lakestream registry")
-        app = RegistryApp(Registry(RegistryStore(connection), time.time_ns), account, users)
-        most = {"most": MAX_CONNECTIONS, "of_address": MAX_CONNECTIONS}  # a proxy may be the only address
-        room = HttpRoom(HttpLimits(**most, head_s=IDLE_S, idle_s=IDLE_S, body_s=IDLE_S, stalled_s=IDLE_S))
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, ended.set)
-        listener = await loop.create_server(lambda: HttpConnection(app, room), host, port, ssl=context)
-        bound = listener.sockets[0].getsockname()
-        shown = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
-        print(f"Schema registry of account {account} at {'https' if context else 'http'}://{shown}", flush=True)
+        listener = HttpListener(RegistryApp(Registry(RegistryStore(connection), time.time_ns), account, users))
+        origin = await listener.start(listening.host, listening.port, context)
+        print(f"Schema registry of account {account} at {origin}", flush=True)
         try:
-            await ended.wait()
+            await until_signal(context, listening)
         finally:
-            listener.close()
-            await room.close(GRACE_S)
+            await listener.close()
     finally:
         await connection.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
