@@ -20,7 +20,7 @@ from tests.clients.test_schemas import ask as ask_server
 from tests.conftest import StartServer
 from tests.registry_world import RegistryWorld
 
-pytestmark = pytest.mark.heavy  # two processes start for each test
+heavy = pytest.mark.heavy  # two processes start for each test
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
 ORDER_2 = {**ORDER, "fields": [*ORDER["fields"], {"name": "qty", "type": "int", "default": 0}]}  # type: ignore[misc]
@@ -53,6 +53,7 @@ def register(world: RegistryWorld, subject: str, schema: Any, **more: Any) -> in
 
 
 # ---------------------------------------------------------------------- requests
+@heavy
 def test_versions_ids_and_texts_as_confluents_registry_has_them(world: RegistryWorld) -> None:
     assert world.ask("GET", "/subjects") == (200, [])
     assert world.ask("GET", "/schemas/types") == (200, ["JSON", "PROTOBUF", "AVRO"])
@@ -116,6 +117,7 @@ def test_errors_have_the_codes_of_confluents_registry(world: RegistryWorld) -> N
     }
 
 
+@heavy
 def test_deleted_versions_keep_their_ids_for_messages(world: RegistryWorld) -> None:
     first, second = register(world, "orders", ORDER), register(world, "orders", ORDER_2)
     assert world.ask("DELETE", "/subjects/orders/versions/2") == (200, 2)
@@ -137,6 +139,7 @@ def test_deleted_versions_keep_their_ids_for_messages(world: RegistryWorld) -> N
     assert register(world, "copies", ORDER) == first
 
 
+@heavy
 def test_compatibility_is_that_of_the_subject_then_of_the_registry(world: RegistryWorld) -> None:
     assert world.ask("GET", "/config") == (200, {"compatibilityLevel": "BACKWARD"})
     register(world, "orders", ORDER)
@@ -158,6 +161,7 @@ def test_compatibility_is_that_of_the_subject_then_of_the_registry(world: Regist
     register(world, "orders", {**ORDER, "fields": [*BROKEN["fields"], *ORDER["fields"]]})  # type: ignore[misc]
 
 
+@heavy
 def test_modes_forbid_writes_and_let_ids_in(world: RegistryWorld) -> None:
     register(world, "orders", ORDER)
     assert world.error("PUT", "/mode", {"mode": "IMPORT"}) == 42205
@@ -175,6 +179,7 @@ def test_modes_forbid_writes_and_let_ids_in(world: RegistryWorld) -> None:
     assert register(world, "orders", BROKEN) == 101  # never one that was brought
 
 
+@heavy
 def test_subjects_may_have_any_name(world: RegistryWorld) -> None:
     for subject in ("a%2Fb", "com.acme.Order", ".hidden", "%C3%A4%20b", "_x41_"):
         register(world, subject, ORDER)
@@ -183,12 +188,14 @@ def test_subjects_may_have_any_name(world: RegistryWorld) -> None:
     assert world.ask("GET", "/subjects/:.:com.acme.Order/versions") == (200, [1])
 
 
+@heavy
 def test_keys_may_be_primitive_types(world: RegistryWorld) -> None:
     register(world, "orders-key", '"string"')
     assert world.error("POST", "/subjects/orders-key/versions", definition('"long"')) == 409
     register(world, "json-key", '{"type": "string"}', schemaType="JSON")
 
 
+@heavy
 def test_a_referenced_version_cannot_be_deleted(world: RegistryWorld) -> None:
     register(world, "customer", {"type": "record", "name": "Customer", "namespace": "a", "fields": []})
     link = {"name": "a.Customer", "subject": "customer", "version": 1}
@@ -263,6 +270,7 @@ def test_confluents_avro_serializer(client: SchemaRegistryClient) -> None:
     assert (refused.value.http_status_code, refused.value.error_code) == (409, 409)
 
 
+@heavy
 def test_confluents_avro_serializer_with_references(client: SchemaRegistryClient) -> None:
     customer = {"type": "record", "name": "Customer", "namespace": "a", "fields": [{"name": "n", "type": "string"}]}
     client.register_schema("customer", Schema(json.dumps(customer), "AVRO"))
@@ -273,6 +281,7 @@ def test_confluents_avro_serializer_with_references(client: SchemaRegistryClient
     assert AvroDeserializer(client)(payload, CONTEXT) == {"c": {"n": "x"}}
 
 
+@heavy
 def test_confluents_json_serializer(client: SchemaRegistryClient) -> None:
     address = {"type": "object", "title": "Address", "properties": {"zip": {"type": "string"}}}
     client.register_schema("address", Schema(json.dumps(address), "JSON"))
@@ -298,6 +307,7 @@ def event_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))
 
 
+@heavy
 def test_confluents_protobuf_serializer(client: SchemaRegistryClient, world: RegistryWorld) -> None:
     event = event_class()
     sent = event(text="x")
@@ -310,6 +320,7 @@ def test_confluents_protobuf_serializer(client: SchemaRegistryClient, world: Reg
     assert world.ask("GET", f"/schemas/ids/{number}?format=serialized")[1]["schemaType"] == "PROTOBUF"
 
 
+@heavy
 def test_confluents_client_for_settings_and_deletions(client: SchemaRegistryClient) -> None:
     schema = Schema(json.dumps(ORDER), "AVRO")
     number = client.register_schema("orders", schema)
@@ -326,6 +337,7 @@ def test_confluents_client_for_settings_and_deletions(client: SchemaRegistryClie
     assert missing.value.error_code == 40401
 
 
+@heavy
 def test_protobuf_texts_import_others(world: RegistryWorld) -> None:
     inner = 'syntax = "proto3"; package a; message Inner { int32 n = 1; }'
     outer = 'syntax = "proto3"; import "inner.proto"; message Outer { a.Inner i = 1; message Nested { string s = 1; } }'
@@ -359,6 +371,7 @@ async def test_a_publish_in_confluents_wire_format_is_checked_by_its_id(url: str
 
 
 # ---------------------------------------------------------------------- import
+@heavy
 def test_another_registry_is_imported_with_ids_and_followed(start_server: StartServer, world: RegistryWorld) -> None:
     from tests.clients.test_commands import run
 
