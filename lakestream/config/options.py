@@ -269,6 +269,14 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     spark_connect_token: str = ""
 
 
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the audit trail. `max_bytes`, `max_age_ns` (0: none): limits of its stream in each account."""
+
+    enabled: bool = False
+    max_bytes: int = 1024 * MIB
+    max_age_ns: int = 0
+
+
 class OtelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of traces. `endpoint`: URL of an OTLP/HTTP collector; "": that of OpenTelemetry's variables, if any."""
 
@@ -716,6 +724,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     console: ConsoleOptions = ConsoleOptions()
     sql: SqlOptions = SqlOptions()
     otel: OtelOptions = OtelOptions()
+    audit: AuditOptions = AuditOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     mqtt: Any = None
     config_file: str = ""

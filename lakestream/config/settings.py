@@ -22,6 +22,7 @@ from lakestream.config.operators import OPERATOR_KEYS, settle_operators
 from lakestream.config.options import (
     MAX_CONSOLE_HISTORY_NS,
     SECOND,
+    AuditOptions,
     ConsoleOptions,
     LakeOptions,
     Options,
@@ -675,6 +676,19 @@ def _endpoint(key: str, item: Item) -> str:
     return url
 
 
+AUDIT: dict[str, Rule] = {
+    "enabled": ("enabled", as_boolean),
+    "max_bytes": ("max_bytes", as_positive_size),
+    "max_age": ("max_age_ns", as_duration),
+}
+
+
+def _audit(key: str, item: Item) -> AuditOptions:
+    if isinstance(item.value, bool):
+        return AuditOptions(enabled=item.value)
+    return AuditOptions(**{"enabled": True} | converted(as_map(key, item), AUDIT))
+
+
 OTEL: dict[str, Rule] = {"endpoint": ("endpoint", _endpoint)}
 
 
@@ -752,6 +766,7 @@ TOP: dict[str, Rule] = {
     "console": ("console", _console),
     "sql": ("sql", _sql),
     "otel": ("otel", _otel),
+    "audit": ("audit", _audit),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _gateway),
     "mqtt": ("mqtt", _mqtt),

@@ -224,7 +224,7 @@ class Node:
                 self.log,
                 self.cluster,
                 self.logins.need,
-                [temporary.serve, *self._sql_services()],
+                [temporary.serve, *self._sql_services(), *self._audit_trail()],
                 self._machine.files,
                 lambda count: self._machine.threads(loop, count),
             )
@@ -270,6 +270,14 @@ class Node:
         service = extras.load("lakestream.sql", "Service", "sql", "SQL over NATS")
         self.sql = made = service(root, lambda: self.options, name, self.clock, self.log)
         return [made.serve]
+
+    def _audit_trail(self) -> list[Callable[[str, Bus], Subscribed]]:
+        """Return the audit trail if it is configured. Raises StartError."""
+        if not self.options.audit.enabled:
+            return []
+        verification = extras.load("lakestream.verification", "verification", "verify", "an audit trail")
+        trail = verification.AuditTrail(lambda: self.options, self.identity.server_name, self.clock, self.log)
+        return [trail.serve]
 
     def _together(self, workers: Workers) -> Together:
         """Return what adds up the monitoring pages of all workers."""

@@ -113,6 +113,7 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("sql", settings.SQL, options.SqlOptions()),
     Keys("sql.postgres", settings.POSTGRES, options.PostgresOptions()),
     Keys("mqtt", mqtt.MQTT_KEYS, mqtt.MqttOptions()),
+    Keys("audit", settings.AUDIT, options.AuditOptions()),
     Keys("otel", settings.OTEL, options.OtelOptions()),
     Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
     Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),

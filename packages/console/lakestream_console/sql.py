@@ -141,6 +141,9 @@ class SqlProcesses:
         options, who = self._sql(), client.connection.client
         sees = who.sees if options.row_permissions else None
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
+        told = {"user": who.user, "host": who.host, "sql": body.query, "engine": body.engine}
+        # For an audit trail, if there is one: the query does not come over NATS.
+        client.connection.hub.send(Single(b"$LAKE.EVENT.console", payload=msgspec.json.encode(told)))
         await process.say(ask | {"viewer": {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}})
         mentioned = MENTIONED.decode(await process.hear())
         streams = mentioned.streams

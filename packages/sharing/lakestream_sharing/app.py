@@ -122,6 +122,7 @@ class Service(HttpHandler):
     ) -> None:
         self._access, self._storage, self._signer, self._limits = access, storage, signer, limits
         self._public_url, self._now_ns = public_url.rstrip("/"), now_ns
+        self.tell: Callable[[dict[str, str]], None] = lambda told: None
         self._tables = Tables(storage, account, now_ns, limits.files)
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="sharing")
         self._requests = 0
@@ -269,6 +270,7 @@ class Service(HttpHandler):
     async def _query(self, request: SharingRequest) -> HttpAnswer:
         asked = requests.capabilities(request.header(CAPABILITIES))
         stream, grant, token = await self._table(request)
+        self.tell({"recipient": grant.recipient, "share": grant.share, "table": stream, "token": token[:12]})
         query = requests.decode_query(request.http.body)
         if not grant.history and _is_past(query):
             raise Forbidden(_NO_HISTORY)
@@ -298,6 +300,7 @@ class Service(HttpHandler):
     async def _changes(self, request: SharingRequest) -> HttpAnswer:
         asked = requests.capabilities(request.header(CAPABILITIES))
         stream, grant, token = await self._table(request)
+        self.tell({"recipient": grant.recipient, "share": grant.share, "table": stream, "token": token[:12]})
         window = requests.changes_window(request.query)
         if not grant.history:
             raise Forbidden(_NO_HISTORY)

@@ -156,6 +156,9 @@ def serve(
             "--url-key", metavar="FILE", help="Key of URLs, for several processes (default: a new one at each start)."
         ),
     ] = "",
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Tell the server's audit trail which tables are opened.")
+    ] = False,
     url_lifetime: Annotated[
         int, typer.Option("--url-lifetime", min=60, max=MAX_URL_LIFETIME_S, help="Seconds for which a URL is valid.")
     ] = 3600,
@@ -187,6 +190,7 @@ def serve(
             public_url=public_url,
             url_key_file=url_key,
             limits=limits,
+            audit=audit,
         )
         await (await connect_once(server, "lakestream sharing")).close()
         await run(settings, server.url, server.login.arguments(), _listening)

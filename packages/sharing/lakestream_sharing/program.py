@@ -7,6 +7,7 @@ command.py has the command.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import time
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         public_url: by which recipients reach the listener; "": as they address it.
         url_key_file: file with the key of URLs; "": a random key, and URLs end with the process.
         limits: the limits.
+        audit: tell the server's audit trail which tables recipients open.
     """
 
     lake: str
@@ -47,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str = ""
     url_key_file: str = ""
     limits: Limits = Limits()
+    audit: bool = False
 
 
 async def serve(settings: Settings, server: str, login: dict[str, Any], listening: Callable[[str], None]) -> None:
@@ -71,6 +74,8 @@ async def serve(settings: Settings, server: str, login: dict[str, Any], listenin
         account = await account_of(connection)
         access = Access(over_nats(connection))
         service = Service(access, storage, account, signer, settings.limits, settings.public_url, time.time_ns)
+        if settings.audit:
+            service.tell = _telling(connection)
         listener = HttpListener(service)
         try:
             origin = await listener.start(settings.listening.host, settings.listening.port, context)
@@ -82,6 +87,18 @@ async def serve(settings: Settings, server: str, login: dict[str, Any], listenin
             service.close()
     finally:
         await connection.close()
+
+
+def _telling(connection: Nats) -> Callable[[dict[str, str]], None]:
+    """Return what tells the server's audit trail which tables recipients open."""
+    tasks = set[asyncio.Task[None]]()
+
+    def tell(told: dict[str, str]) -> None:
+        task = asyncio.ensure_future(connection.publish("$LAKE.EVENT.sharing", json.dumps(told).encode()))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return tell
 
 
 def _url_key(file: str) -> bytes | None:

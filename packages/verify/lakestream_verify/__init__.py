@@ -20,4 +20,6 @@ In reading order:
   and their lake.
 - `repair_command.py`: `lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
 - `log/`: Verification of the files of one log.
+- `audit_check.py`: Verification of an audit trail: `lakestream verify URL --audit`.
+- `audit_trail.py`: The audit trail of an account: who asked, read and changed what, in a stream of its own.
 """

@@ -17,6 +17,7 @@ import msgspec
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream_verify.audit_trail import AuditTrail as AuditTrail  # found here by the server
 from lakestream_verify.digests import RANGE, Comparison, RangeDigest, RowDigest, differing
 from lakestream_verify.log.findings import Finding, FindingKind
 from lakestream_verify.running import (

@@ -19,6 +19,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import Advance, progress
 from lakestream.lake.storage import paths
 from lakestream.log.format.errors import LogError
+from lakestream_verify.audit_check import AuditResult, verify_audit
 from lakestream_verify.client import Verified, is_server, verify_running
 from lakestream_verify.log.findings import Finding, Repair
 from lakestream_verify.stores import NoStore, StoreCheck, lake_beside, root_of
@@ -60,6 +61,14 @@ def verify(
     stream: StreamOption = None,
     lake: LakeOption = "",
     no_lake: NoLakeOption = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Verify the account's audit trail, at a URL.")] = False,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="With --audit: a server that may have signed it.")
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option("--expect", metavar="DIGEST", help="With --audit: an entry that must be there."),
+    ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Name each message or row that differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,6 +76,8 @@ def verify(
     with cannot_run():
         if is_server(targets[0]):
             asked = Server(targets[0], server.login)
+            if audit:
+                raise typer.Exit(_show_audit(verify_audit(asked, key or (), expect or ()), as_json))
             names = [*targets[1:], *(stream or [])]
             raise typer.Exit(show_running(verify_running(asked, names, lake=not no_lake, rows=rows), as_json))
         checks: dict[str, StoreCheck] = {}
@@ -101,6 +112,20 @@ def _findings(checks: Mapping[str, StoreCheck], advance: Advance, rows: bool) ->
         from lakestream_verify.copies import compare_stores
 
         yield from compare_stores(checks, lambda count: None, rows)
+
+
+def _show_audit(found: AuditResult, as_json: bool) -> int:
+    """Print the result for an audit trail; return the exit code."""
+    if as_json:
+        print_json({"ok": found.ok, **msgspec.to_builtins(found)})
+        return int(not found.ok)
+    for each in found.wrong:
+        complain(each)
+    for chain, digest in found.ends.items():
+        console().print(f"chain {chain} ends with {digest}", soft_wrap=True, markup=False)
+    by = ", ".join(found.keys) or "nobody"
+    console().print(f"{counted(found.entries, 'audit message')} verified: {len(found.wrong)} wrong; signed by {by}")
+    return int(not found.ok)
 
 
 def show_running(results: Sequence[Verified], as_json: bool) -> int:

@@ -19,6 +19,7 @@ from lakestream.config.loading import RELOADABLE, default_max_file, reload
 from lakestream.config.options import (
     MIB,
     SECOND,
+    AuditOptions,
     BoundPorts,
     ConsoleOptions,
     JetStreamOptions,
@@ -131,6 +132,15 @@ def _jetstream(options: Options) -> JetStreamOptions:
             {"sql": SqlOptions(enabled=True, postgres=PostgresOptions(host="0.0.0.0", port=5432, max_connections=5))},
         ),
         ("sql { enabled: false }", {}),
+        (
+            'sql { row_permissions: false, mask_key: "k" }',
+            {"sql": SqlOptions(enabled=True, row_permissions=False, mask_key="k")},
+        ),
+        ("audit: true", {"audit": AuditOptions(enabled=True)}),
+        (
+            "audit { max_bytes: 5MB, max_age: 720h }",
+            {"audit": AuditOptions(enabled=True, max_bytes=5 << 20, max_age_ns=30 * 86400 * 10**9)},
+        ),
         ("console: false", {"console": ConsoleOptions(enabled=False)}),
         ("console { enabled: false }", {"console": ConsoleOptions(enabled=False)}),
         (

@@ -1,0 +1,145 @@
+"""Tests of the audit trail: what is noted, its chain and signatures, and what `lakestream verify --audit` finds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream_verify.audit_check import AuditMessage, check
+from tests.clients.test_sql_over_nats import Session
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = """
+accounts { A { jetstream: enabled, users: [{ user: ann, password: pw }, { user: bob, password: pw }] } }
+lake { seal_age: "1h" }
+sql: true
+audit { max_bytes: 10MB }
+"""
+LOGIN = ["--user", "ann", "--password", "pw"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path_factory.mktemp("audit") / "store", config=CONFIG, args=["-m", "-1"])
+    server.start()
+    yield server
+    server.kill()
+
+
+def messages(server: Server, least: int = 0) -> list[AuditMessage]:
+    """Return the entries, once there are so many."""
+    wire = Session(server).wire
+    deadline = time.monotonic() + 30
+    while True:
+        info = wire.api("STREAM.INFO.LAKE_AUDIT")
+        last = info["state"]["last_seq"] if "state" in info else 0
+        if last >= least:
+            break
+        assert time.monotonic() < deadline, [(e["kind"], e["what"]) for e in entries(messages(server))]
+        time.sleep(0.05)
+    found = []
+    for seq in range(1, last + 1):
+        message = wire.api("STREAM.MSG.GET.LAKE_AUDIT", {"seq": seq})["message"]
+        fields = dict(
+            line.split(": ", 1) for line in base64.b64decode(message["hdrs"]).decode().split("\r\n") if ": " in line
+        )
+        body = base64.b64decode(message["data"])
+        found.append(AuditMessage(seq, body, fields["Lake-Audit-Key"], fields["Lake-Audit-Signature"]))
+    wire.close()
+    return found
+
+
+def entries(found: list[AuditMessage]) -> list[dict[str, Any]]:
+    return [json.loads(each.body) for each in found]
+
+
+def test_who_asked_and_changed_what_is_noted(server: Server) -> None:
+    ann, bob = Session(server), Session(server, "bob")
+    ann.fill("ORDERS", 2)
+    bob.ask("SELECT count(*) FROM ORDERS")
+    bob.wire.api("STREAM.MSG.GET.ORDERS", {"seq": 1})
+    bob.wire.api("STREAM.INFO.ORDERS")
+    assert bob.wire.request("$JS.API.DIRECT.GET.NONE", b'{"last_by_subj": "x"}').status == 503
+    bob.wire.api("STREAM.DELETE.NONE")
+    bob.wire.publish("$LAKE.EVENT.sharing", b'{"table": "ORDERS"}')
+    ann.wire.publish(
+        "$JS.EVENT.ADVISORY.API", b'{"subject": "$JS.API.STREAM.DELETE.ORDERS", "client": {"user": "bob"}}'
+    )
+    found = entries(messages(server, 5))[:5]
+    told = [(each["kind"], each["who"]["user"], each["what"]) for each in found]
+    assert [each[:2] for each in told] == [
+        ("api", "ann"),
+        ("sql", "bob"),
+        ("read", "bob"),
+        ("api", "bob"),
+        ("event", "bob"),
+    ]
+    assert told[0][2]["request"] == "$JS.API.STREAM.CREATE.ORDERS"
+    assert told[1][2]["sql"] == "SELECT count(*) FROM ORDERS"
+    assert told[2][2] == {"request": "$JS.API.STREAM.MSG.GET.ORDERS", "body": '{"seq": 1}'}
+    assert told[3][2]["failed"]
+    assert told[4][2] == {"event": "sharing", "told": {"table": "ORDERS"}}
+    assert "DELETE.ORDERS" not in str(entries(messages(server)))
+
+
+def test_the_trail_is_a_chain_over_restarts(server: Server) -> None:
+    before = messages(server)
+    server.stop()
+    server.start()
+    Session(server).ask("SELECT 1 AS after_restart")
+    found = check(messages(server, len(before) + 1))
+    assert found.wrong == []
+    assert (len(found.ends), len(found.keys)) == (2, 1)
+    seed = next(Path(server.store).rglob("audit.seed"))
+    assert seed.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_changed_left_out_or_forged_is_found(server: Server) -> None:
+    found = messages(server)
+    assert check(found).ok
+    for at in range(1, len(found) - 1):
+        assert not check([*found[:at], *found[at + 1 :]]).ok
+    changed = msgspec.structs.replace(found[2], body=found[2].body.replace(b"bob", b"ann"))
+    assert "not what the server has signed" in check([*found[:2], changed, *found[3:]]).wrong[0]
+    unsigned = msgspec.structs.replace(found[2], key="", signature="")
+    assert "no server's signature" in check([*found, unsigned]).wrong[0]
+    assert not check([*found, found[2]]).ok
+    assert not check([found[1], found[0], *found[2:]]).ok
+    ends = check(found).ends.values()
+    assert check(found, check(found).keys, ends).ok
+    assert not check(found, ["NAAA"]).ok
+    assert "is not there" in check(found[:-1], expected=ends).wrong[0]
+
+
+def test_the_stream_is_not_purged(server: Server) -> None:
+    wire = Session(server).wire
+    assert "error" in wire.api("STREAM.PURGE.LAKE_AUDIT")
+    assert "error" in wire.api("STREAM.MSG.DELETE.LAKE_AUDIT", {"seq": 1})
+
+
+def test_the_command_verifies_it(server: Server) -> None:
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lakestream", "verify", server.url, "--audit", *LOGIN, *more]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    found = run("--json")
+    assert found.returncode == 0, found.stderr
+    shown = json.loads(found.stdout)
+    assert shown["ok"]
+    assert shown["entries"] >= 5
+    assert "signed by N" in run("--key", shown["keys"][0]).stdout
+    Session(server).wire.request("$LAKE.AUDIT.sql", b'{"chain": "x"}')
+    found = run()
+    assert found.returncode == 1
+    assert "no server's signature" in found.stderr
