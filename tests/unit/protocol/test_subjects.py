@@ -331,7 +331,9 @@ def test_a_walk_over_leaves_finds_the_matches_of_all(
             assert leaves[at].block is not None
             more, after = seek.choose(parts[at], after, end)
             found += more
-            after = max(after, lows[at + 1]) if at + 1 < len(lows) else b"\xff"
+            if at + 1 == len(lows):
+                break
+            after = max(after, lows[at + 1])
         assert after >= going
         going = after
     between = [each for each in sorted(subjects) if begin <= each and (not end or each < end)]
