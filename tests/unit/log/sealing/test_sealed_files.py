@@ -443,7 +443,7 @@ class Flipping(QuickFiles):
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_bit_that_a_device_flips_once_does_not_stay(tmp_path: Path, cut: bool) -> None:
-    """When the tag of the last chunk is read, which the next one names: at the start, and after a cut."""
+    """In the tag of the last chunk, which the next one names: read at the start, and after a cut."""
     path = path_in(tmp_path)
     written_in_pieces(store(tmp_path), path, PIECES[:3])
     flipping = Flipping()
