@@ -30,7 +30,7 @@ MAX_MASKS = 64
 """Maximum number of fields and of roles of one stream."""
 MAX_DEPTH = 16
 """Maximum number of names of a path."""
-MISFITS = "_misfits"
+MISFITS, LATEST = "_misfits", "_latest"
 
 How = Literal["hash", "null", "last4"]
 _PATH = re.compile(r"(?:\$\.)?([^.\[\]$*\s]+(?:\.[^.\[\]$*\s]+)*)")
@@ -112,16 +112,15 @@ def of_config(config: bytes) -> Masks:
 
 
 def of_table(storage: Storage, table: str) -> Masks:
-    """Return the masks of the stream of a table, or of a table of misfits: those of the live stream, and for what a
-    deleted stream has left those of the table, which follow with its next commit.
+    """Return the masks of the stream of a table, or of a table beside it (misfits, upsert table): those of the live
+    stream, and for what a deleted stream has left those of the table, which follow with its next commit.
 
     Args:
         table: path of the table, whether it exists or not.
     """
     base, _, name = table.rpartition(f"/{paths.STREAMS}/")
     found = [_of(storage, base, name)]
-    if name.endswith(MISFITS):
-        found.append(_of(storage, base, name.removesuffix(MISFITS)))
+    found += [_of(storage, base, name.removesuffix(end)) for end in (MISFITS, LATEST) if name.endswith(end)]
     return max(found, key=lambda masks: len(masks.fields))
 
 

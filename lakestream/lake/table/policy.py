@@ -16,6 +16,8 @@ meets none.
     lakestream.validate             off | reject | tag      the check of publishes (stream/features/validation.py)
     lakestream.consistency          eventual | linearizable direct gets of any replica (stream/core/confirming.py)
     lakestream.reserve              on | off                whether max_bytes are reserved when the stream is created
+    lakestream.table                append | latest | latest($.id, $.region)   an upsert table beside the stream's
+    lakestream.cdc                  off | debezium | maxwell | op:$.field       the payloads are changes of rows
     lakestream.iceberg              off | v2 | v3           an Iceberg table over the same files (packages/iceberg)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
@@ -60,6 +62,9 @@ ICEBERG_FORMATS = (OFF, "v2", "v3")
 RESERVE_KEY = "lakestream.reserve"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
+TABLE_KEY, CDC_KEY = "lakestream.table", "lakestream.cdc"
+MAX_KEYS = 8
+"""Maximum number of key fields of an upsert table."""
 CONSISTENCY_KEY = "lakestream.consistency"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
@@ -96,6 +101,7 @@ LEAST_TIME_TRAVEL_NS = HOUR_NS
 """Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
+_LATEST = re.compile(r"latest(?:\((\s*\$\.[^\s,()$.]+\s*(?:,\s*\$\.[^\s,()$.]+\s*)*)\))?")
 _BOOLEAN = re.compile(r"true|false")
 _INTERVAL_PARTS = re.compile(r"(\d+)\s+(week|day|hour|minute|second)s?\b", re.IGNORECASE)
 _UNIT_NS = {"week": 168 * HOUR_NS, "day": 24 * HOUR_NS, "hour": HOUR_NS, "minute": HOUR_NS // 60, "second": 10**9}
@@ -162,6 +168,14 @@ class Partition(msgspec.Struct, frozen=True):
         return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
 
 
+class KeyedPolicy(msgspec.Struct, frozen=True):
+    """Requested upsert table: a row for each subject, or for each value of key fields of the payload. `cdc`: "", or the
+    envelope of its payloads: debezium, maxwell, or `op:` and the field that tells a deletion."""
+
+    fields: tuple[str, ...] = ()
+    cdc: str = ""
+
+
 class AsOfAsked(msgspec.Struct, frozen=True):
     """The point of its origin that a mirror represents: after a sequence, or at a time (ns since the epoch), whichever
     is not 0."""
@@ -188,6 +202,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     drop_data: bool = False
     iceberg: str = ""
     masks: dict[str, str] = {}
+    keyed: KeyedPolicy | None = None
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -231,6 +246,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
     named = values.pop(SCHEMA_KEY, None)
     data = _one_of(values, DATA_KEY, ("keep", DROP_DATA))
+    keyed = _keyed(values.pop(TABLE_KEY, "append"), values.pop(CDC_KEY, OFF), named is not None)
     _one_of(values, VALIDATE_KEY, VALIDATIONS)
     _one_of(values, CONSISTENCY_KEY, ("eventual", "linearizable"))
     _one_of(values, RESERVE_KEY, ("on", OFF))
@@ -240,9 +256,12 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         from lakestream.lake.table.masks import parse as parse_masks  # few streams have some
 
         parse_masks(masks.get(MASK_KEY), masks.get(CLEAR_KEY))
+        if keyed is not None and keyed.cdc in ("debezium", "maxwell"):
+            raise BadPolicy(MASK_KEY, f"{CDC_KEY} makes columns of fields inside of others, which masks do not find")
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}, {MASK_KEY}, {CLEAR_KEY}"
+        of_schemas = f"{of_schemas}, {TABLE_KEY}, {CDC_KEY}"
         more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):
@@ -262,6 +281,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         drop_data=data == DROP_DATA,
         iceberg=iceberg,
         masks=masks,
+        keyed=keyed,
     )
 
 
@@ -308,6 +328,22 @@ def _partition(text: str) -> Partition:
             PARTITION_KEY, f"tokens:{rest}: up to {MAX_TOKENS} different positions from 1 to {MAX_TOKEN} are expected"
         )
     raise BadPolicy(PARTITION_KEY, f"{text!r} is not one of auto, subject, tokens:1,3, bucket, bucket:N")
+
+
+def _keyed(text: str, cdc: str, has_schema: bool) -> KeyedPolicy | None:
+    match = _LATEST.fullmatch(text.strip())
+    if text != "append" and match is None:
+        raise BadPolicy(TABLE_KEY, f"{text[:80]!r} is not one of append, latest, latest($.field, …)")
+    fields = tuple(each.strip()[2:] for each in (match[1] or "").split(",") if each.strip()) if match else ()
+    if not (cdc in (OFF, "debezium", "maxwell") or (cdc.startswith("op:$.") and len(cdc) > 5)):
+        raise BadPolicy(CDC_KEY, f"{cdc[:80]!r} is not one of off, debezium, maxwell, op:$.field")
+    if cdc != OFF and not fields:
+        raise BadPolicy(CDC_KEY, f"{TABLE_KEY} has to name the key of the source table, like latest($.id)")
+    if fields and not has_schema:
+        raise BadPolicy(TABLE_KEY, f"key fields need {SCHEMA_KEY}, which makes them columns")
+    if len(set(fields)) < len(fields) or len(fields) > MAX_KEYS:
+        raise BadPolicy(TABLE_KEY, f"up to {MAX_KEYS} different fields are possible")
+    return None if match is None else KeyedPolicy(fields, "" if cdc == OFF else cdc)
 
 
 def _within(text: str, most: int) -> bool:

@@ -35,4 +35,7 @@ In reading order:
 - `field_ids.py`: Ids of columns for Iceberg.
 - `iceberg_files.py`: Files of the Iceberg table over a Delta table, without Iceberg's library (packages/iceberg writes
   them).
+- `keyed_rows.py`: Changes of an upsert table that follow from messages, in columns.
+- `keyed_table.py`: The upsert table of a stream (`lakestream.table: latest`): one row for each key, as of the last
+  message.
 """

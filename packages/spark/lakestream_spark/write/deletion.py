@@ -112,14 +112,24 @@ def _replace(
         if len(gone) < len(seqs):
             kept.append((add, deletion_vectors.encode(gone), len(gone)))
     commit.remove(removed, data_change=True)
-    if kept:
-        name, content = uuid.uuid4(), bytearray(b"\x01")
-        for add, body, cardinality in kept:
-            vector = DeletionVector("u", to_z85(name.bytes), len(body), cardinality, len(content))
-            content += struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-            commit.add([_without(add, vector)])
-        storage.write(f"{table}/deletion_vector_{name}.bin", bytes(content))
+    add_with_vectors(commit, storage, table, kept)
     return rows
+
+
+def add_with_vectors(commit: Commit, storage: Storage, table: str, kept: Sequence[tuple[AddFile, bytes, int]]) -> None:
+    """Add files again to a commit, with vectors that are written into one file.
+
+    Args:
+        kept: the files, each with its vector (`deletion_vectors.encode`) and the number of rows in it.
+    """
+    if not kept:
+        return
+    name, content = uuid.uuid4(), bytearray(b"\x01")
+    for add, body, cardinality in kept:
+        vector = DeletionVector("u", to_z85(name.bytes), len(body), cardinality, len(content))
+        content += struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+        commit.add([_without(add, vector)])
+    storage.write(f"{table}/deletion_vector_{name}.bin", bytes(content))
 
 
 def _sequences(storage: Storage, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -57,6 +57,7 @@ from lakestream.lake.table.state import has_kept_table, kept_table
 from lakestream.lake.table.typed_columns import EMPTY, of_table
 from lakestream_spark.write import file_statistics, repair
 from lakestream_spark.write.data_files import Values, partition_values
+from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.misfits import MisfitTable
 from lakestream_spark.write.replay import Replay
 from lakestream_spark.write.spans import CommitSpan, CommitSpans
@@ -138,6 +139,8 @@ class StreamCompaction:
         self._cleared = False  # True once rows removed by the last commit have been deleted
         self._owed: list[SeqRows] | None = None  # these rows, if this process has made the commit
         self._misfits = MisfitTable(spark, self._storage, stream.identity, self.table)
+        self._keyed = KeyedTable(spark, self._storage, stream.identity, self.table)
+        self._trouble: Exception | None = None  # of the upsert table
 
     @classmethod
     def of_deleted(
@@ -187,7 +190,12 @@ class StreamCompaction:
         """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
         JVM."""
         position = self._watch.position() or 0
-        if not self.is_cleared or self._awaits_clone() or check.is_asked(self._storage, self._directory):
+        if (
+            not self.is_cleared
+            or self._trouble is not None
+            or self._awaits_clone()
+            or check.is_asked(self._storage, self._directory)
+        ):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -210,9 +218,12 @@ class StreamCompaction:
         try:
             damaged = self._repair()
             self.clear()
+            progress = self._watch.head.progress
+            if not self._keyed.is_done and progress is not None:  # an interrupted commit may have left it behind
+                self._follow(policy.of_config(bytes(self._identity.config)), progress)
             found = self._planned(through)
-            if found is None and damaged is not None:
-                raise damaged
+            if found is None and (error := damaged or self._trouble) is not None:
+                raise error
         except BaseException as error:
             self.release(error)
             raise
@@ -274,6 +285,7 @@ class StreamCompaction:
             reached = self._watch.position() or 0
             if reached < batch.progress.last_index:
                 raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {reached}")
+            self._follow(batch.policy, batch.progress)
             if batch.departures is not None:
                 self._owed = batches.departures_deleted(batch, before.floor if before else 0)
             if spans is not None:
@@ -306,6 +318,17 @@ class StreamCompaction:
             for rows in owed:
                 self._table.delete(rows)
             self._cleared = True
+
+    def _follow(self, asked: policy.StreamPolicy, progress: TableProgress) -> None:
+        """Bring the upsert table to the stream's table. An error does not hold up the stream: `plan` raises it when
+        there is nothing else to do."""
+        try:
+            self._keyed.follow(asked.keyed, progress.last_seq)
+            self._trouble = None
+        except Exception as error:
+            if leaves_doubt(error):
+                raise
+            self._trouble = error
 
     def release(self, error: BaseException | None = None) -> None:
         """Release the table's lock, if it is held. `error`: with which the work ended."""
@@ -359,6 +382,7 @@ class StreamCompaction:
             assert self._lock is not None
             self._table.require_last(self._lock)
             self._misfits.remove()
+            self._keyed.remove()
             self._table.remove(found.uid)
             return True
 
@@ -449,6 +473,7 @@ class StreamCompaction:
             # A list that lacks a file takes no deletions.
             Replay(self._spark, self._storage.root, self._identity, table=self.table).repair(self._check)
             self._misfits.delete([rows.sql for rows in gone], shred=True)
+            self._keyed.erase(runs)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:

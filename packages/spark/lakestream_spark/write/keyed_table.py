@@ -1,0 +1,353 @@
+"""The upsert table of a stream (`lakestream.table: latest`): one row for each key, as of the last message.
+
+Belongs here: following the stream's own table, and merging what is new. The table lies beside the stream's as
+`<STREAM>_latest`. keyed_rows.py has the meaning of messages.
+
+After each commit of the stream, the rows of its table beyond the position of this one are reduced to the last change of
+each key. One commit marks the earlier rows of these keys in deletion vectors, adds a file with the new ones, and moves
+the position, so a repetition after a crash finds what is left to do. The lock is that of the stream's table.
+
+Where the earlier rows are is found in the key columns of the files, which are kept in memory up to `KEPT_BYTES`: a file
+never changes. Small files are merged in the same commit, without their deleted rows.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import deletion_vectors, ends
+from lakestream.lake.table.actions import AddFile, locate
+from lakestream.lake.table.log import TableLog, log_directory
+from lakestream.lake.table.masks import LATEST
+from lakestream.lake.table.policy import KeyedPolicy
+from lakestream.lake.table.progress import TableProgress, application
+from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.state import TableFollower
+from lakestream.lake.table.typed_columns import plain
+from lakestream.schemas.columns import column_names
+from lakestream_spark.write.commit import Commit, forget
+from lakestream_spark.write.data_files import NewFile
+from lakestream_spark.write.deletion import add_with_vectors
+from lakestream_spark.write.keyed_rows import OWN, KeyedChanges, changes, key_texts, payload_columns
+from lakestream_spark.write.misfits import RETENTION_CHECK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATEST_PROPERTY = "lakestream.latest_of"
+"""Property of an upsert table: the uid of its stream."""
+KEYED_PROPERTY = "lakestream.keyed_by"
+"""Property of an upsert table: its key and envelope. A table with another one is built anew."""
+WINDOW = 500_000
+"""Sequences that one commit covers at most."""
+SMALL_BYTES = 32 << 20
+"""Files below this size (32 MiB) are merged when there are `SMALL_FILES`, up to `MERGED_BYTES` at a time."""
+SMALL_FILES, MERGED_BYTES = 16, 128 << 20
+KEPT_BYTES = 256 << 20
+"""Maximum size of the key columns that are kept in memory."""
+GROUP_ROWS = 65_536
+VACUUM_COMMITS = 500
+"""Commits between two deletions of files that no version of the last week has."""
+_PROPERTIES = {
+    "delta.enableInCommitTimestamps": "true",
+    "delta.enableDeletionVectors": "true",
+    "delta.checkpointInterval": "50",
+}
+
+
+class KeyedTable:
+    """The upsert table of one stream, changed under the lock of the stream's table.
+
+    Args:
+        spark: a session with Delta.
+        storage: the lake.
+        identity: the stream.
+        table: the stream's table.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, identity: StreamIdentity, table: str) -> None:
+        self._spark, self._storage, self._identity, self._stream_table = spark, storage, identity, table
+        self._uid = f"{identity.uid}.latest"
+        self._path = ""
+        self._keys: OrderedDict[str, Any] = OrderedDict()
+        self._kept_bytes = 0
+        self.is_done = False
+        """True once the table has followed the stream's in this process."""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the table: the first of `<STREAM>_latest`, `<STREAM>_latest_` … that no other takes."""
+        if not self._path:
+            path = f"{self._stream_table}{LATEST}"
+            while self._owner(path) not in (None, self._identity.uid):
+                path += "_"
+            self._path = path
+        return self._path
+
+    def follow(self, policy: KeyedPolicy | None, through: int) -> int:
+        """Bring the table to a sequence of the stream's table; return the number of commits.
+
+        Raises:
+            LakeError: a commit did not move its position, or the rows do not fit the columns of the table.
+        """
+        if policy is None:
+            self.is_done = True
+            return 0
+        spelled = msgspec.json.encode(policy).decode()
+        if (found := self._property(KEYED_PROPERTY)) is not None and found != spelled:
+            self.remove()
+        commits = 0
+        position = self._position()
+        while position < through:
+            upto = min(position + WINDOW, through)
+            try:
+                self._merge(policy, spelled, position, upto)
+            except pa.ArrowException as error:
+                raise LakeError(f"{self.path}: the rows do not fit its columns: {error}") from error
+            if self._position() < upto:
+                raise LakeError(f"{self.path}: a commit through {upto} left it at {self._position()}")
+            position = upto
+            commits += 1
+        self.is_done = True
+        return commits
+
+    def remove(self) -> None:
+        """Remove the table, if there is one."""
+        path = self.path
+        if self._owner(path) == self._identity.uid:
+            self._storage.delete_tree(log_directory(path))
+            forget(self._spark, self._storage, path)
+            self._storage.delete_tree(path)
+        self._path = ""
+        self._keys.clear()
+        self._kept_bytes = 0
+
+    def erase(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Write the files that have rows of these sequences again without them, and delete the earlier files.
+
+        Deletion vectors would leave the rows in the files, and earlier versions have them too.
+        """
+        if not runs or self._owner(self.path) != self._identity.uid:
+            return
+        commit, found = Commit(self._spark, self._storage, self.path), False
+        for add in commit.state().files.values():
+            seqs = np.asarray(self._read(add, ["seq"]).column(0))
+            erased = np.zeros(len(seqs), bool)
+            for first, last in runs:
+                erased |= (seqs >= first) & (seqs <= last)
+            if not erased.any():
+                continue
+            if add.deletion_vector is not None:
+                erased[deletion_vectors.load(add.deletion_vector, self.path, self._storage.read)] = True
+            found = True
+            commit.remove([add], data_change=True)
+            if not erased.all():
+                commit.add([self._write(self._read(add).filter(pa.array(~erased)))])
+        if found:
+            commit.run("update")
+        from delta.tables import DeltaTable
+
+        self._spark.conf.set(RETENTION_CHECK, "false")
+        try:
+            DeltaTable.forPath(self._spark, self._storage.spark_path(self.path)).vacuum(0)
+        finally:
+            self._spark.conf.unset(RETENTION_CHECK)
+
+    # ------------------------------------------------------------------ one commit
+    def _merge(self, policy: KeyedPolicy, spelled: str, after: int, upto: int) -> None:
+        scan = Scan(self._stream_table, storage=self._storage)
+        found = plain(
+            scan.query(f"SELECT * FROM t WHERE seq > {after} AND seq <= {upto} ORDER BY seq")
+        ).combine_chunks()
+        new = changes(found, policy)
+        fields = _fields(scan.schema.to_json(), policy)
+        commit = Commit(self._spark, self._storage, self.path, application(self._uid))
+        is_new = self._owner(self.path) is None
+        if is_new:
+            commit.describe(self._metadata(fields, spelled))
+        else:
+            commit.change_schema(lambda schema: _widened(schema, fields))
+        if not is_new and self._position() != after:
+            return  # another compactor was quicker
+        files = [] if is_new else list(commit.state().files.values())
+        rows = self._replace(commit, files, policy, new)
+        if rows.num_rows:
+            commit.add([self._write(rows)])
+        progress = TableProgress(uid=self._uid, last_index=upto, last_seq=upto, last_time_ns=0)
+        commit.append([], commit.move(progress))
+        if commit.base and commit.base % VACUUM_COMMITS == 0:
+            from delta.tables import DeltaTable
+
+            DeltaTable.forPath(self._spark, self._storage.spark_path(self.path)).vacuum()
+
+    def _replace(self, commit: Commit, files: list[AddFile], policy: KeyedPolicy, new: KeyedChanges) -> pa.Table:
+        """Take the earlier rows of changed keys out of the table; return the rows of the new file."""
+        if new.truncated:
+            commit.remove(files, data_change=True)
+            return new.rows
+        merged = {add.path for add in _small(files)}
+        removed: list[AddFile] = []
+        kept: list[tuple[AddFile, bytes, int]] = []
+        parts: list[pa.Table] = []
+        for add in files:
+            before = np.empty(0, np.int64)
+            if add.deletion_vector is not None:
+                before = deletion_vectors.load(add.deletion_vector, self.path, self._storage.read)
+            keys = self._keys_of(add, policy)
+            hits = np.flatnonzero(np.asarray(pc.is_in(keys, new.keys))) if len(new.keys) else before[:0]
+            gone = np.union1d(before, hits)
+            if add.path in merged:
+                removed.append(add)
+                live = np.setdiff1d(np.arange(len(keys)), gone, assume_unique=True)
+                parts.append(self._read(add).take(pa.array(live)))
+            elif len(gone) > len(before):
+                removed.append(add)
+                if len(gone) < len(keys):
+                    kept.append((add, deletion_vectors.encode(gone), len(gone)))
+        commit.remove(removed, data_change=True)
+        add_with_vectors(commit, self._storage, self.path, kept)
+        if not parts:
+            return new.rows
+        return pa.concat_tables([*parts, new.rows], promote_options="permissive")
+
+    def _keys_of(self, add: AddFile, policy: KeyedPolicy) -> Any:
+        """Return the keys of a file's rows, as texts."""
+        found = self._keys.get(add.path)
+        if found is None:
+            names = list(policy.fields) or ["subject"]
+            found = key_texts(self._read(add, names), policy.fields)
+            self._keys[add.path] = found
+            self._kept_bytes += found.nbytes
+            while self._kept_bytes > KEPT_BYTES and len(self._keys) > 1:
+                _, gone = self._keys.popitem(last=False)
+                self._kept_bytes -= gone.nbytes
+        else:
+            self._keys.move_to_end(add.path)
+        return found
+
+    def _read(self, add: AddFile, names: list[str] | None = None) -> pa.Table:
+        with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
+            there = None if names is None else [name for name in names if name in file.schema_arrow.names]
+            return file.read(columns=there, use_threads=False)
+
+    def _write(self, rows: pa.Table) -> NewFile:
+        """Write rows into a file that no commit names yet."""
+        name = f"part-00000-{uuid.uuid4()}.c000.snappy.parquet"
+        with self._storage.writing(f"{self.path}/{name}") as content:
+            sink = ends.EndWriter(content)
+            writer = pq.ParquetWriter(sink, rows.schema, store_schema=False, write_page_checksum=True)
+            writer.write_table(rows, row_group_size=GROUP_ROWS)
+            sink.begin_end()
+            writer.close()
+            size, tags = content.tell(), sink.end.tags()
+        seqs = pc.min_max(rows.column("seq")).as_py()
+        bounds = {"minValues": {"seq": seqs["min"]}, "maxValues": {"seq": seqs["max"]}}
+        nulls = {each: rows.column(each).null_count for each in rows.column_names if _is_flat(rows, each)}
+        stats = {"numRecords": len(rows), **bounds, "nullCount": nulls}
+        now_ms = time.time_ns() // 1_000_000
+        return NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags)
+
+    # ------------------------------------------------------------------ the table
+    def _position(self) -> int:
+        watch = TableFollower(self.path, self._uid)
+        return watch.position() or 0
+
+    def _owner(self, path: str) -> str | None:
+        """Return the uid of the stream whose upsert table this is, "" for any other table, None if there is none."""
+        return self._property(LATEST_PROPERTY, path, "")
+
+    def _property(self, name: str, path: str = "", default: str | None = None) -> str | None:
+        path = path or self.path
+        if not self._storage.names(log_directory(path)):
+            return None
+        metadata = TableLog(self._storage, path).state().metadata
+        return metadata.configuration.get(name, default)
+
+    def _metadata(self, fields: list[dict[str, Any]], spelled: str) -> dict[str, object]:
+        """Return the `metaData` action of a new table."""
+        owned = {LATEST_PROPERTY: self._identity.uid, KEYED_PROPERTY: spelled}
+        return {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
+            "partitionColumns": [],
+            "configuration": {**_PROPERTIES, **owned},
+            "createdTime": time.time_ns() // 1_000_000,
+        }
+
+
+def _small(files: list[AddFile]) -> list[AddFile]:
+    """Return the files that are merged: none, or the smallest ones."""
+    small = sorted((add for add in files if add.size < SMALL_BYTES), key=lambda add: add.size)
+    if len(small) < SMALL_FILES:
+        return []
+    found, size = [], 0
+    for add in small:
+        size += add.size
+        if size > MERGED_BYTES:
+            break
+        found.append(add)
+    return found
+
+
+def _is_flat(rows: pa.Table, name: str) -> bool:
+    kind = rows.schema.field(name).type
+    return not (pa.types.is_nested(kind) or pa.types.is_map(kind))
+
+
+def _fields(schema: str, policy: KeyedPolicy) -> list[dict[str, Any]]:
+    """Return the fields of the upsert table that follow from the columns of the stream's table."""
+    found = {field["name"]: field for field in msgspec.json.decode(schema)["fields"]}
+    own = [found[name] for name in OWN]
+    if policy.cdc in ("debezium", "maxwell"):
+        root = found
+        wrapped = found.get("payload", {}).get("type")
+        if isinstance(wrapped, dict) and wrapped.get("type") == "struct":
+            root = {field["name"]: field for field in wrapped["fields"]}
+        row = root.get("after" if policy.cdc == "debezium" else "data_", {}).get("type")
+        inner = row["fields"] if isinstance(row, dict) and row.get("type") == "struct" else []
+        names = column_names([field["name"] for field in inner], root=True)
+        return own + [{**field, "name": name, "nullable": True} for name, field in zip(names, inner, strict=True)]
+    names = payload_columns(list(found), keep_data=not policy.fields)
+    return own + [found[name] for name in names]
+
+
+def _widened(schema: str, fields: list[dict[str, Any]]) -> str:
+    """Return the JSON of the table's schema with further columns, and further fields of its records."""
+    found = msgspec.json.decode(schema)
+    _widen(found["fields"], fields)
+    return msgspec.json.encode(found).decode()
+
+
+def _widen(there: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    by_name = {field["name"]: field for field in there}
+    for field in wanted:
+        known = by_name.get(field["name"])
+        if known is None:
+            there.append(field)
+        else:
+            _widen_type(known["type"], field["type"])
+
+
+def _widen_type(there: Any, wanted: Any) -> None:
+    if not (isinstance(there, dict) and isinstance(wanted, dict)):
+        return
+    if there["type"] == "struct":
+        _widen(there["fields"], wanted["fields"])
+    elif there["type"] == "array":
+        _widen_type(there["elementType"], wanted["elementType"])
+    elif there["type"] == "map":
+        _widen_type(there["valueType"], wanted["valueType"])

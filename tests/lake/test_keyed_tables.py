@@ -1,0 +1,142 @@
+"""Tests of upsert tables beside the streams' own: keys, deletions, envelopes, crashes, merges."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.storage.lake import identify, open_storage
+from lakestream_spark.write import keyed_table
+from lakestream_spark.write.keyed_table import KeyedTable
+from lakestream_spark.write.stream_compaction import StreamCompaction
+from tests.lake.test_typed_compaction import Stream
+
+pytestmark = pytest.mark.lake
+
+ROW = {"type": ["object", "null"], "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
+ENVELOPE = {"before": ROW, "after": ROW, "op": {"type": "string"}}
+DEBEZIUM = {"lakestream.schema": "orders", "lakestream.table": "latest($.id)", "lakestream.cdc": "debezium"}
+
+
+def rows(table: str, columns: str = "*") -> list[dict[str, Any]]:
+    """Return the rows of an upsert table, as another reader sees them."""
+    found = QueryBuilder().register("t", DeltaTable(table)).execute(f"SELECT {columns} FROM t").read_all()
+    return pa.table(found).to_pylist()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    identify(open_storage(str(tmp_path / "lake")))
+    return tmp_path / "lake"
+
+
+@pytest.mark.smoke
+def test_a_row_for_each_subject_follows_the_stream(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_table, "SMALL_FILES", 4)
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest"})
+    draw, latest = random.Random(3), {}
+    for _ in range(6):
+        for _ in range(60):
+            subject, data = f"o.{draw.randrange(40)}", str(draw.randrange(1000)).encode()
+            if draw.random() < 0.2:
+                data = b""
+            stream.model.publish([(subject.encode(), b"", data)])
+            latest.pop(subject, None)
+            if data:
+                latest[subject] = data
+        stream.compact()
+        assert {row["subject"]: row["data"] for row in rows(f"{stream.table}_latest")} == latest
+    assert len(DeltaTable(f"{stream.table}_latest").file_uris()) < 4
+
+
+def test_a_debezium_feed_is_the_source_table_through_crashes_and_new_columns(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", DEBEZIUM)
+    stream.register(1, ENVELOPE)
+    one, two = {"id": 1, "name": "a"}, {"id": 2, "name": "b"}
+    stream.publish({"before": None, "after": one, "op": "r"}, {"before": None, "after": two, "op": "c"})
+    follow = KeyedTable.follow
+    monkeypatch.setattr(KeyedTable, "follow", lambda *_: 0)  # killed before the upsert table's commit
+    stream.compact()
+    monkeypatch.setattr(KeyedTable, "follow", follow)
+    stream.publish({"before": two, "after": {"id": 2, "name": "c"}, "op": "u"}, b"no json")
+    stream.compact()
+    table = f"{stream.table}_latest"
+    assert sorted((row["id"], row["name"]) for row in rows(table)) == [(1, "a"), (2, "c")]
+    wider = {**ROW, "properties": {**ROW["properties"], "qty": {"type": "integer"}}}  # type: ignore[dict-item]
+    stream.register(2, {**ENVELOPE, "before": wider, "after": wider})
+    stream.publish({"before": one, "after": None, "op": "d"})
+    stream.publish({"before": None, "after": {"id": 3, "name": "d", "qty": 5}, "op": "c"})
+    stream.compact()
+    assert sorted((row["id"], row["name"], row["qty"]) for row in rows(table)) == [(2, "c", None), (3, "d", 5)]
+    stream.publish({"before": None, "after": None, "op": "t"}, {"before": None, "after": {"id": 9}, "op": "c"})
+    stream.compact()
+    assert [row["id"] for row in rows(table)] == [9]
+    spark_rows = spark.read.format("delta").load(table).select("id").collect()
+    assert [row.id for row in spark_rows] == [9]
+
+
+def test_another_key_builds_the_table_anew_and_the_stream_takes_it_along(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    metadata = {"lakestream.schema": "orders", "lakestream.table": "latest($.id)"}
+    stream = Stream(spark, lake, tmp_path / "log", metadata)
+    stream.register(1, {"id": {"type": "string"}, "n": {"type": "integer"}})
+    stream.publish({"id": "a", "n": 1}, {"id": "b", "n": 1}, {"id": "a", "n": 2})
+    stream.compact()
+    table = f"{stream.table}_latest"
+    assert sorted((row["id"], row["n"]) for row in rows(table)) == [("a", 2), ("b", 1)]
+    stream.model.configure({**metadata, "lakestream.table": "latest($.id, $.n)"})
+    stream.publish({"id": "b", "n": 1})
+    stream.compact()
+    found = sorted((row["id"], row["n"], row["seq"]) for row in rows(table))
+    assert [each[:2] for each in found] == [("a", 1), ("a", 2), ("b", 1)]
+    assert found[-1][2] == max(each[2] for each in found)
+    StreamCompaction.of_deleted(spark, str(lake), stream.staged()).drop_table()
+    assert not Path(table).exists()
+
+
+def test_the_commit_of_an_erasure_leaves_no_file_with_the_message(spark: Any, lake: Path, tmp_path: Path) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest"})
+    stream.model.publish([(b"a", b"", b"secret"), (b"b", b"", b"other")])
+    stream.compact()
+    first = min(row["seq"] for row in rows(f"{stream.table}_latest"))
+    stream.model.publish([(b"a", b"", b"newer")])
+    stream.compact()
+    keyed = KeyedTable(spark, stream.storage, stream.model.identity, stream.table)
+    keyed.erase([(first, first)])
+    assert sorted(row["data"] for row in rows(f"{stream.table}_latest")) == [b"newer", b"other"]
+    files = Path(f"{stream.table}_latest").glob("*.parquet")
+    assert not any(b"secret" in file.read_bytes() for file in files)
+    stream.model.publish([(b"b", b"", b"last")])
+    stream.compact()
+    assert sorted(row["data"] for row in rows(f"{stream.table}_latest")) == [b"last", b"newer"]
+
+
+def test_an_error_of_the_upsert_table_does_not_hold_up_the_stream(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest"})
+    stream.model.publish([(b"a", b"", b"1")])
+    merge = KeyedTable._merge  # the point at which it fails
+
+    def failing(*_: Any) -> None:
+        raise LakeError("no room")
+
+    monkeypatch.setattr(KeyedTable, "_merge", failing)
+    with pytest.raises(LakeError, match="no room"):
+        stream.compact()
+    assert [row["seq"] for row in rows(str(stream.table))] == [1]
+    monkeypatch.setattr(KeyedTable, "_merge", merge)
+    stream.model.publish([(b"b", b"", b"2")])
+    stream.compact()
+    assert sorted(row["data"] for row in rows(f"{stream.table}_latest")) == [b"1", b"2"]
