@@ -75,8 +75,10 @@ def test_another_schema_under_the_same_version_is_refused(storage: Storage) -> N
 def test_an_id_stands_for_one_schema(storage: Storage) -> None:
     schemas.write_schema(storage, "$G", ORDERS)
     with pytest.raises(SchemaConflict):
-        schemas.write_schema(storage, "$G", msgspec.structs.replace(ORDERS, name="invoices"))
+        schemas.write_schema(storage, "$G", msgspec.structs.replace(ORDERS, name="invoices", text='{"type": "object"}'))
     assert schemas.read_schema(storage, "$G", "invoices", 1) is None
+    assert schemas.write_schema(storage, "$G", msgspec.structs.replace(ORDERS, name="copies"))  # an equal one shares it
+    assert schemas.schema_of_id(storage, "$G", ORDERS.id) == ORDERS
 
 
 def test_one_of_several_writers_at_once_creates_a_version(storage: Storage) -> None:
