@@ -143,3 +143,10 @@ def test_the_command_verifies_it(server: Server) -> None:
     found = run()
     assert found.returncode == 1
     assert "no server's signature" in found.stderr
+
+
+def test_a_deleted_stream_is_made_again_and_its_deletion_is_in_it(server: Server) -> None:
+    Session(server).wire.api("STREAM.DELETE.LAKE_AUDIT")
+    found = messages(server, 1)
+    assert entries(found)[0]["what"]["request"] == "$JS.API.STREAM.DELETE.LAKE_AUDIT"
+    assert "whose beginning is missing" in check(found).wrong[0]

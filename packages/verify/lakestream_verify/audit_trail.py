@@ -163,9 +163,10 @@ class _Trail:
                     continue
                 entry = self._entry(*self._waiting[0])
                 while not await self._stored(*entry):
+                    await asyncio.sleep(AGAIN_S)
                     if self._closed:
                         return
-                    await asyncio.sleep(AGAIN_S)
+                    await self._prepare()  # somebody may have deleted the stream
                 self._prev = entry[1]
                 self._waiting.popleft()
         finally:
