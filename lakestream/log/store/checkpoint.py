@@ -249,7 +249,8 @@ def read_checkpoint(files: Files, path: str) -> StoredState | None:
         raise CorruptLog(path, HEAD_SIZE, "the crc of the checkpoint does not match" + _REBUILD)
     try:
         state = _STATE.decode(encoded)
-        if version >= PLAIN_VERSION and _FORMAT.decode(encoded).version != version:
+        stated = _FORMAT.decode(encoded).version
+        if stated != version and (stated or version > PLAIN_VERSION):
             raise CorruptLog(path, len(_MAGIC), "the version of the checkpoint is damaged" + _REBUILD)
         if version == 1:
             return StoredState(state, _first_version(index), size)
