@@ -281,7 +281,7 @@ class ConsumerApi:
             most = self._engine.options.default_max_consumers
         if config.direct:
             return  # consumers of mirrors and sources are exempt from limits
-        if 0 < most <= len(listed(stream)):
+        if 0 < most <= len(stream.consumers) and most <= len(listed(stream)):  # the names only near the limit
             raise api_error(10026)
         if stream.config.retention == "workqueue" and not config.sourcing:
             rules.check_work_queue(config, unique)
