@@ -688,7 +688,9 @@ class SubjectIndex:
 def _parted(filters: Sequence[bytes]) -> tuple[list[list[bytes]], list[bytes]]:
     """Return the filters that name one subject, which no other matches, in lists of LITERALS, and those with
     wildcards."""
-    literal = list(map(grammar.is_literal, filters))
+    together = b" ".join(filters)  # of a thousand keys none is looked at by itself
+    some_wild = b"*" in together or b">" in together
+    literal = list(map(grammar.is_literal, filters)) if some_wild else [True] * len(filters)
     wild = [one for one, is_one in zip(filters, literal, strict=True) if not is_one]
     names = list(dict.fromkeys(one for one, is_one in zip(filters, literal, strict=True) if is_one))
     if names and wild:
