@@ -124,6 +124,20 @@ def test_version_and_metadata(world: World) -> None:
 
 
 # ---------------------------------------------------------------------- queries
+@pytest.mark.parametrize("name", ["PEOPLE", "PEOPLE_misfits"])
+def test_a_table_with_masked_fields_is_not_shared(world: World, name: str) -> None:
+    properties = {"lakestream.mask": '{"email": "null"}', "lakestream.mask_clear": '["alice"]'}
+    world.table("PEOPLE", properties=properties).append([("p.a", 1)])
+    world.table("PEOPLE_misfits").append([("p.a", 1)])
+    token = world.token(name)
+    for asked in (
+        world.query(name, token),
+        world.ask(f"/shares/sales/schemas/streams/tables/{name}/version", token),
+    ):
+        assert asked.error[0] == 403
+        assert "lakestream.mask" in asked.json["message"]
+
+
 def test_a_query_names_files_that_anyone_with_the_url_can_read(world: World) -> None:
     table = world.table("ORDERS")
     table.append([("o.de", 1), ("o.fr", 2)])

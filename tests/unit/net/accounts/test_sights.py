@@ -7,6 +7,7 @@ import pytest
 from lakestream.config.account_options import Permissions, SubjectRule
 from lakestream.net.accounts.permissions import Rules
 from lakestream.protocol.client import Sight, sees_everything
+from lakestream_client.http_users import HttpUser
 
 pytestmark = pytest.mark.unit
 
@@ -42,3 +43,11 @@ def test_a_user_without_rules_sees_everything() -> None:
     assert Rules(Permissions()).sees() is None
     assert sees_everything(None)
     assert sees_everything({})
+
+
+@pytest.mark.parametrize(
+    ("subscribe", "reads"),
+    [(None, True), ({"allow": [">"]}, True), ({"allow": ["a"]}, False), ({"deny": ["a"]}, False)],
+)
+def test_files_are_for_users_that_see_everything(subscribe: dict[str, list[str]] | None, reads: bool) -> None:
+    assert HttpUser("A", subscribe=subscribe).may_read("ORDERS") is reads
