@@ -5,12 +5,20 @@ Belongs here: wrapping the files of a node in a test that has no server process;
 
 from __future__ import annotations
 
+from random import Random
+
 from lakestream.log.format.files import Files
 from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import Keyring
 from tests.servers import KEY
 
 
-def sealed(files: Files, root: str, name: str = "") -> Files:
-    """Return the files of the store below `root`, encrypted with a key of its own if the campaign asks for it."""
-    return SealedFiles(files, root, Keyring([f"{KEY}-{name}"], ("aes", "chachapoly")[len(name) % 2])) if KEY else files
+def sealed(files: Files, root: str, name: str, life: int) -> Files:
+    """Return the files of the store below `root`, encrypted with a key of its own if the campaign asks for it.
+
+    Random bytes follow from `name` and `life`, another number at each start: a step does the same when it is repeated.
+    """
+    if not KEY:
+        return files
+    random = Random(f"{name} {life}").randbytes
+    return SealedFiles(files, root, Keyring([f"{KEY}-{name}"], ("aes", "chachapoly")[life % 2], random))

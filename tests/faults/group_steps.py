@@ -38,9 +38,9 @@ class Bench:
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
         if name != FAULTY:
-            return sealed(files, "/nodes", name)
+            return sealed(files, "/nodes", name, len(self.disks[name].files))
         self.faulty = FaultyFiles(files)
-        return sealed(self.faulty, "/nodes", name)
+        return sealed(self.faulty, "/nodes", name, len(self.disks[name].files))
 
     def publish(self, node: Node, count: int = 1, size: int = 10) -> None:
         """Publish messages one by one; those whose commit the proposer has seen are acked. A group that has failed

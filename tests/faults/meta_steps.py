@@ -47,7 +47,12 @@ class Bench:
 
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
-        return sealed(FaultyFiles(files, self.schedule) if name == self.faulty else files, "/nodes", name)
+        return sealed(
+            FaultyFiles(files, self.schedule) if name == self.faulty else files,
+            "/nodes",
+            name,
+            len(self.disks[name].files),
+        )
 
     def _settled(self, *names: str) -> None:
         """Wait until these nodes run, agree on a leader, and have applied what was committed before."""

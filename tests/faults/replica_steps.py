@@ -98,7 +98,12 @@ class Bench:
 
     def _files(self, name: str) -> Files:
         files = SimFiles(self.disks[name], Random(name))
-        return sealed(FaultyFiles(files, self.schedule) if name == self.faulty else files, "/nodes", name)
+        return sealed(
+            FaultyFiles(files, self.schedule) if name == self.faulty else files,
+            "/nodes",
+            name,
+            len(self.disks[name].files),
+        )
 
     @property
     def node(self) -> Node | None:
