@@ -403,9 +403,22 @@ def _check_encryption(options: Options) -> None:
         raise StartError("jetstream { prev_key } needs `key`, the new one")
     if jetstream.encryption_key and options.lake.enabled and not options.lake.encryption:
         raise StartError(
-            "jetstream { key } encrypts the store, and not the lake's tables: say `lake { encryption: storage }` if "
-            "the lake's disk or bucket encrypts them, or turn the lake off with `lake: false`"
+            "jetstream { key } encrypts the store, and not the lake's tables: say `lake { encryption: parquet }`, or "
+            "`storage` if the lake's disk or bucket encrypts them, or turn the lake off with `lake: false`"
         )
+    if options.lake.encryption == "parquet":
+        if not jetstream.encryption_key:
+            raise StartError("lake { encryption: parquet } needs jetstream { key }, which wraps the keys of tables")
+        if "://" in options.lake.url:
+            raise StartError(
+                "lake { encryption: parquet } needs a lake in a directory; say `storage` and let the "
+                "bucket encrypt (SSE-KMS)"
+            )
+        if options.lake.iceberg:
+            raise StartError(
+                "lake { encryption: parquet } and `iceberg` exclude each other: Iceberg's metadata have "
+                "bounds of columns, and few of its readers know encrypted Parquet"
+            )
 
 
 def _check_remotes(remotes: Iterable[RemoteOptions], accounts: Iterable[str], domain: str) -> None:

@@ -246,7 +246,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     registered in `catalogs`, given by their addresses, and streams that do not say otherwise have Iceberg tables of the
     format `iceberg` ("": none). It serves Spark Connect at `spark_connect_host` and `_port`
     (0: nowhere) to clients with the token ("": one that it makes). `encryption` says who encrypts the tables where the
-    store is encrypted: `storage`, or nobody has said ("").
+    store is encrypted: `storage`, lakestream (`parquet`), or nobody has said ("").
     """
 
     enabled: bool = True

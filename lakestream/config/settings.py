@@ -528,10 +528,8 @@ def _spark_connect(key: str, item: Item) -> dict[str, Any]:
 def _encryption(key: str, item: Item) -> str:
     """Convert the word for who encrypts the tables."""
     word = as_text(key, item)
-    if word == "parquet":
-        raise not_served(key, item, "tables are not encrypted by lakestream; have their storage do it: storage")
-    if word != "storage":
-        raise item.error(f"lake encryption {word!r} is not known; there is storage")
+    if word not in ("storage", "parquet"):
+        raise item.error(f"lake encryption {word!r} is not known; there are storage and parquet")
     return word
 
 

@@ -109,10 +109,17 @@ def test_a_wrong_key_stops_the_start_and_changes_nothing(start_server: StartServ
 
 
 def test_somebody_has_to_encrypt_the_lake(start_server: StartServer) -> None:
-    with pytest.raises(StartFailed, match=r"say `lake \{ encryption: storage \}`"):
+    with pytest.raises(StartFailed, match="or `storage` if the lake"):
         start_server(config=config("one", lake=""))
-    with pytest.raises(StartFailed, match="tables are not encrypted by lakestream"):
-        start_server(config=config("one", lake="lake { encryption: parquet }"))
+    for lake, reason in (
+        ("lake { encryption: nobody }", "there are storage and parquet"),
+        ("lake { encryption: parquet, url: 's3://bucket/lake' }", "needs a lake in a directory"),
+        ("lake { encryption: parquet, iceberg: v3 }", "exclude each other"),
+    ):
+        with pytest.raises(StartFailed, match=reason):
+            start_server(config=config("one", lake=lake))
+    with pytest.raises(StartFailed, match=r"needs jetstream \{ key \}"):
+        start_server(config="lake { encryption: parquet }")
 
 
 def test_a_recorded_store_opens(start_server: StartServer, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ command line can be seen by others, and Spark logs its settings.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from lakestream.lake.errors import SegmentSealed
 from lakestream.lake.storage import paths
@@ -76,21 +77,30 @@ def put_key(storage: Storage, directory: str, segment: str) -> None:
 
 
 def rotate(lake: str, keys: Keyring) -> int:
-    """Wrap all keys of a staging area with the newest master key; return their number.
+    """Wrap all keys of staging areas and encrypted tables with the newest master key; return their number.
 
     Those of other nodes' master keys stay. Raise OSError, StorageFailed.
     """
     storage, changed = open_storage(lake), 0
-    for entry in storage.tree(f"{storage.root}/{paths.SEGMENTS}"):
-        if entry.name.endswith(SUFFIX):
-            try:
-                found = keys.unwrap(entry.path, storage.read(entry.path))
-            except (LogError, FileNotFoundError):
-                continue
-            if not found.current:
-                storage.write(entry.path, keys.wrap(found.key, found.flags))
-                changed += 1
+    for path in _keys(storage):
+        try:
+            found = keys.unwrap(path, storage.read(path))
+        except (LogError, FileNotFoundError):
+            continue
+        if not found.current:
+            storage.write(path, keys.wrap(found.key, found.flags))
+            changed += 1
     return changed
+
+
+def _keys(storage: Storage) -> Iterator[str]:
+    """Yield the paths of keys in a lake."""
+    accounts = f"{storage.root}/{paths.ACCOUNTS}"
+    for base in (storage.root, *(f"{accounts}/{name}" for name in storage.directories(accounts))):
+        staged = storage.tree(f"{base}/{paths.SEGMENTS}")
+        yield from (entry.path for entry in staged if entry.name.endswith(SUFFIX))
+        for tables in (f"{base}/{paths.STREAMS}", f"{base}/{paths.KEPT}"):
+            yield from (f"{tables}/{name}/{paths.TABLE_KEY}" for name in storage.directories(tables))
 
 
 def _key_id(files: Files, path: str) -> bytes:

@@ -30,22 +30,38 @@ REFUSAL_FILE = "refused.txt"
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
-    """Identity of the stream of a staging directory. `config` is the stream's configuration as JSON text."""
+    """Identity of the stream of a staging directory.
+
+    `config` is the stream's configuration as JSON text; of an `encrypted` one, whose table is encrypted, only its
+    `lakestream.*` metadata are written: no subject, no description.
+    """
 
     name: str
     account: str
     uid: str
     created_ns: int
     config: msgspec.Raw = msgspec.Raw(b"{}")
+    encrypted: bool = False
+
+
+class _Shown(msgspec.Struct):
+    """The part of a configuration that the compactor needs."""
+
+    metadata: dict[str, str] = {}
 
 
 _STREAM_IDENTITY = JsonDecoder(StreamIdentity)
+_SHOWN = JsonDecoder(_Shown)
 _CHECK = b',"crc":'
 """Begins the last field of the file: the CRC-32 of the object without it. Earlier releases wrote none."""
 
 
 def encode_identity(stream: StreamIdentity) -> bytes:
     """Return the content of the file with a stream's identity."""
+    if stream.encrypted:
+        metadata = _SHOWN.decode(bytes(stream.config)).metadata
+        config = _Shown({key: value for key, value in metadata.items() if key.startswith("lakestream.")})
+        stream = msgspec.structs.replace(stream, config=msgspec.Raw(msgspec.json.encode(config)))
     plain = msgspec.json.encode(stream)
     return plain[:-1] + _CHECK + b"%d}" % crc32(plain)
 
@@ -310,7 +326,10 @@ def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
     path = f"{directory}/{paths.STREAM_FILE}"
     content = encode_identity(stream)
     try:
-        if storage.read(path) == content:
+        there = storage.read(path)
+        if b'"encrypted":true' in there and not stream.encrypted:  # of a stream that was deleted
+            content = encode_identity(msgspec.structs.replace(stream, encrypted=True))
+        if there == content:
             return
     except FileNotFoundError:
         # Once: afterwards files in the directory only need their own names synced.

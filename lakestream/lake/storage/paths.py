@@ -45,6 +45,8 @@ LAKE_FILE = "_lake.json"
 SERVERS = "_servers"
 DAMAGED_FILE = "damaged.json"
 SERVER_FILE = "_server.json"
+TABLE_KEY = "_sealing.key"
+"""File with the key of an encrypted table, in its directory. Delta's VACUUM leaves names that begin with `_`."""
 LOCKS = "_locks"
 CLONES = "_clones"
 DIRECTORIES = frozenset({STREAMS, SEGMENTS, ACCOUNTS, SCHEMAS, SERVERS, REMOVED, KEPT, LOCKS, CLONES})

@@ -33,4 +33,5 @@ In reading order:
 - `schema_files.py`: Schemas in the lake: the versions that tables refer to.
 - `row_groups.py`: Row groups of data files: which of them a message may be in, by the bounds in the files' footers.
 - `pages.py`: Single pages of a row group, as a Parquet file of their own.
+- `encryption.py`: Encrypted tables (`lake { encryption: parquet }`): the key of each, and its Parquet files.
 """

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakestream.lake.errors import DamagedFile
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import TableFile
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.encryption import metadata, reading
 from lakestream.lake.table.schema import END, LAST_TEXT
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class FileFooter(msgspec.Struct, frozen=True):
     """Footer of a data file.
 
     `starts` is the position in the file of each row group's first row, and one more: the number of rows. Bounds are as
-    those of a TableFile: 0, END and LAST_TEXT where the footer has none.
+    those of a TableFile: 0, END and LAST_TEXT where the footer has none. `keys`: with which an encrypted file is read.
     """
 
     data: Any
@@ -58,6 +58,7 @@ class FileFooter(msgspec.Struct, frozen=True):
     latest: Any
     subjects: list[tuple[str, str]]
     cost: int
+    keys: Any = None
 
     def holding(self, first: int, last: int, wanted: SubjectRange | None = None, since_ns: int = 0) -> list[int]:
         """Return the numbers of the row groups that may have a message with first ≤ seq ≤ last, of one of the wanted
@@ -88,6 +89,7 @@ def read_footer(storage: Storage, path: str, file: TableFile) -> FileFooter:
 
     Raises:
         DamagedFile: the file does not end as the table's log says, or it is no Parquet file.
+        TableSealed: it is encrypted, and there is no key.
         FileNotFoundError: it has gone.
     """
     content, length = storage.read_end(path, max(_GUESS, file.end.size if file.end is not None else 0))
@@ -97,13 +99,12 @@ def read_footer(storage: Storage, path: str, file: TableFile) -> FileFooter:
     if size > len(content):
         content, length = storage.read_end(path, size)
     try:
-        data = pq.read_metadata(pa.BufferReader(content[-size:]))
-        return _footer(path, file, data, length)
+        return _footer(path, file, metadata(path, content[-size:]), length, reading(path, content))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedFile(path, str(error)) from error
 
 
-def _footer(path: str, file: TableFile, data: Any, length: int) -> FileFooter:
+def _footer(path: str, file: TableFile, data: Any, length: int, keys: Any) -> FileFooter:
     if file.rows and data.num_rows != file.rows:
         raise DamagedFile(path, f"it has {data.num_rows} rows instead of {file.rows}")
     count = data.num_row_groups
@@ -118,7 +119,8 @@ def _footer(path: str, file: TableFile, data: Any, length: int) -> FileFooter:
     cost = _DECODED * data.serialized_size + _GROUP_BYTES * count
     mins, maxs = np.array(seqs, np.int64).reshape(-1, 2).T
     latest = np.array([time for _, time in times], np.int64)
-    return FileFooter(data, length, starts, sizes, mins, maxs, latest, subjects if "subject" in places else [], cost)
+    subjects = subjects if "subject" in places else []
+    return FileFooter(data, length, starts, sizes, mins, maxs, latest, subjects, cost, keys)
 
 
 def _bounds(group: Any, place: int | None, low: T, high: T) -> tuple[T, T]:

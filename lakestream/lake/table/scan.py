@@ -1,8 +1,9 @@
 """Rows of one version of a Delta table.
 
-Belongs here: the two ways from a table to its rows, and no other module knows one. `Scan` opens a version with
-deltalake and queries it with DataFusion, which applies deletion vectors (deltalake's own readers reject them).
-`FileReader` reads single row groups by itself, in a fraction of the time that a query takes to plan, and of its memory.
+Belongs here: the ways from a table to its rows, and no other module knows one. `Scan` opens a version with deltalake
+and queries it with DataFusion, which applies deletion vectors (deltalake's own readers reject them); of an encrypted
+table, for which deltalake takes no keys, with pyarrow and DuckDB. `FileReader` reads single row groups by itself, in a
+fraction of the time that a query takes to plan, and of its memory.
 
 Rows come with their payloads. A table whose stream says `drop-when-typed` keeps none where typed columns give it back
 byte for byte (`data_format` is set); other programs find NULL in `data` there.
@@ -29,9 +30,10 @@ from lakestream.lake.errors import DamagedFile, LakeError, VersionGone
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import deletion_vectors, typed_columns
+from lakestream.lake.table import deletion_vectors, encryption, typed_columns
 from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.pages import ColumnPages, Read, find_pages, is_flat, small_file
 from lakestream.lake.table.row_groups import FileFooter, Footers, read_footer
 from lakestream.lake.table.schema import (
@@ -123,7 +125,7 @@ class Scan:
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         """Yield the answer to a query of `t` in the engine's own types. Raises VersionGone if a file is missing."""
         try:
-            for batch in self._registered().execute(sql):
+            for batch in self.reader(sql):
                 yield pa.record_batch(batch)
         except Exception as error:  # the query engine raises bare Exception
             if _GONE not in str(error):
@@ -132,11 +134,25 @@ class Scan:
 
     def query(self, sql: str) -> pa.Table:
         """Return the answer to a query of `t` in the engine's own types, which raises bare Exception."""
-        return pa.table(self._registered().execute(sql).read_all())
+        return self.reader(sql).read_all()
 
     def reader(self, sql: str) -> pa.RecordBatchReader:
         """Return `query` as a stream."""
+        if encryption.is_encrypted(self.table):
+            return self._decrypted(sql)
         return pa.RecordBatchReader.from_stream(self._registered().execute(sql))
+
+    def _decrypted(self, sql: str) -> pa.RecordBatchReader:
+        """Return the answer to a query of an encrypted table, by DuckDB: deltalake has no keys."""
+        try:
+            import duckdb
+        except ImportError:
+            raise encryption.TableSealed(self.table, "reading it needs DuckDB; pip install lakestream-sql") from None
+        state = TableLog(open_storage(self.table), self.table).state(self.version)
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("t", encrypted_rows(self.table, state, pa.schema(self.schema.to_arrow())))
+        return connection.execute(sql).to_arrow_reader()
 
     def rows(self, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
         """Yield exactly these columns of the rows that meet a condition (DataFusion's SQL), in no particular order.
@@ -167,6 +183,47 @@ class Scan:
             if self._query is None:
                 self._query = QueryBuilder(_CONFIG).register("t", self._delta)
             return self._query
+
+
+def encrypted_rows(table: str, state: TableVersion, schema: pa.Schema) -> Any:
+    """Return the rows of a version of an encrypted table in a directory as pyarrow's Dataset.
+
+    Row groups without deleted rows are read when they are asked for; of others the rest is in memory.
+
+    Args:
+        schema: of the table's columns.
+
+    Raises:
+        TableSealed, FileNotFoundError.
+    """
+    import pyarrow.dataset as ds  # loads more than the server needs
+    from pyarrow.fs import LocalFileSystem
+
+    fragments, kept = list[Any](), [schema.empty_table()]
+    for add in state.files.values():
+        path = locate(table, add.path)
+        properties = encryption.reading(path, open_storage(path).read_end(path, len(encryption.END))[0])
+        options = ds.ParquetFragmentScanOptions(decryption_properties=properties)
+        split = pc.scalar(True)
+        for name in state.metadata.partition_columns:
+            value = pa.scalar(add.partition_values.get(name)).cast(schema.field(name).type)
+            split &= (ds.field(name) == value) if value.is_valid else ds.field(name).is_null()
+        fragment = ds.ParquetFileFormat(default_fragment_scan_options=options).make_fragment(
+            path, LocalFileSystem(), split
+        )
+        if add.deletion_vector is None:
+            fragments.append(fragment)
+            continue
+        dead = deletion_vectors.load(add.deletion_vector, table, open_storage(table).read)
+        starts = np.cumsum([0, *(group.num_rows for group in fragment.row_groups)])
+        touched = set(np.searchsorted(starts, dead, "right") - 1)
+        if whole := [at for at in range(len(starts) - 1) if at not in touched]:
+            fragments.append(fragment.subset(row_group_ids=whole))
+        for at in sorted(touched):
+            there = ~np.isin(np.arange(starts[at], starts[at + 1]), dead)
+            kept.append(fragment.subset(row_group_ids=[at]).to_table(schema=schema).filter(pa.array(there)))
+    files = ds.FileSystemDataset(fragments, schema, ds.ParquetFileFormat())
+    return ds.UnionDataset(schema, [files, ds.dataset(pa.concat_tables(kept))])
 
 
 def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -312,7 +369,7 @@ class FileReader:
                     continue
                 statistics = column.statistics
                 is_null = statistics is not None and statistics.null_count == column.num_values
-                if not is_flat(column):
+                if footer.keys is not None or not is_flat(column):
                     whole += [name] if name not in whole and not is_null else []
                     continue
                 key = path, f"{number}/{name}"
@@ -370,7 +427,8 @@ class FileReader:
         source: Any = path
         if not self._storage.local:
             source = pa.PythonFile(Fetched(self._storage, path, footer, numbers, names), "r")
-        return pq.ParquetFile(source, metadata=footer.data, page_checksum_verification=True)
+        options = {"metadata": footer.data, "decryption_properties": footer.keys}
+        return pq.ParquetFile(source, page_checksum_verification=True, **options)
 
     def _kept(self, file: TableFile, pick: Pick, at: np.ndarray[Any, Any], rows: pa.Table, archive: bool) -> pa.Table:
         """Return the wanted ones of rows at these positions in a file."""

@@ -290,7 +290,8 @@ class LakeKeeper:
         options = self._options
         grace = Grace(options.staged_grace_ns, options.staged_grace_bytes)
         early, lane = EarlySeals(options.seal_age_ns), self._io.lane(background=True)
-        sync = StreamSync(stream, self.root, grace, early, lane, self.presence.confirm)
+        encrypted = options.encryption == "parquet"
+        sync = StreamSync(stream, self.root, grace, early, lane, self.presence.confirm, encrypted)
         self._syncs[stream.account, stream.name] = sync
         self._polled[sync] = None
         self._order[sync] = None

@@ -78,6 +78,7 @@ class StreamSync:
         early: budget of early seals.
         io: threads for its work; by default `InlineIo`.
         require: raises LakeAway unless the lake is there.
+        encrypted: the stream's table is to be encrypted.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class StreamSync:
         early: EarlySeals,
         io: Io | None = None,
         require: Callable[[], None] = lambda: None,
+        encrypted: bool = False,
     ) -> None:
-        self.stream = stream
+        self.stream, self._encrypted = stream, encrypted
         self._require = require
         self.io = io or InlineIo()
         self._config: StreamConfig | None = None
@@ -250,6 +252,7 @@ class StreamSync:
                 uid=stream.uid,
                 created_ns=stream.created_ns,
                 config=msgspec.Raw(msgspec.json.encode(stream.config)),
+                encrypted=self._encrypted,
             )
         return self._identity
 

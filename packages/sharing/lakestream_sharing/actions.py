@@ -24,6 +24,7 @@ from lakestream.lake.table.actions import (
     TableProtocol,
     vector_file,
 )
+from lakestream.lake.table.encryption import ENCRYPTED
 from lakestream_sharing.errors import Unsupported
 from lakestream_sharing.requests import DELTA, PARQUET, Capabilities
 
@@ -67,6 +68,8 @@ def choose_format(
     Raises:
         Unsupported: the client would read wrong rows.
     """
+    if is_enabled(metadata, ENCRYPTED):
+        raise Unsupported("the table is encrypted: its files are of no use without a key, which is not shared")
     needed = features(protocol)
     if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         needed |= {COLUMN_MAPPING}

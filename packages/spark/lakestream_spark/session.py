@@ -62,6 +62,8 @@ DELTA = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
     "spark.databricks.io.skipping.stringPrefixLength": "256",
+    # Reads and writes encrypted tables, with the keys in LAKESTREAM_KEYS; nothing changes for others.
+    "spark.hadoop.parquet.crypto.factory.class": "io.lakestream.delta.TableKeys",
     # As in the files of the compactor. Readers of Iceberg do not know the old INT96.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A table's first commit would run a Spark job to list its files (none): 145 ms of processor time instead of 36.

@@ -19,7 +19,9 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import deletion_vectors
 from lakestream.lake.table.actions import AddFile, DeletionVector, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.encryption import is_encrypted
 from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream.lake.table.scan import encrypted_rows
 from lakestream.lake.table.schema import doubled, literal
 from lakestream_sql.mentions import delta_scan
 
@@ -57,16 +59,29 @@ class FileViews:
         self._known: dict[tuple[str, str], str] = {}
         self._vectors: dict[DeletionVector, Any] = {}
         self._shapes: tuple[str, dict[str, str]] = "", {}
+        self.encrypted: dict[str, Any] = {}
+        """Versions of encrypted tables by name, for each cursor to register: pyarrow reads them, DuckDB 1.5 fails at
+        columns of several encrypted pages."""
 
     def place(self, path: str, version: int) -> str:
         """Return the FROM item for a table at a version."""
-        if self._stored is None and not self._storage.exists(paths.clone_entry(self._storage.root, path)):
+        encrypted = is_encrypted(path)
+        is_clone = self._storage.exists(paths.clone_entry(self._storage.root, path))
+        if self._stored is None and not encrypted and not is_clone:
             return delta_scan(path, version)
         # A table that was created again may have the same version; the commit's tag tells.
         key = path, TableLog(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
-            known = self._known[key] = self._view(path, version)
+            known = self._known[key] = self._dataset(path, version) if encrypted else self._view(path, version)
         return known
+
+    def _dataset(self, path: str, version: int) -> str:
+        from deltalake import Schema
+
+        state, name = TableLog(open_storage(path), path).state(version), f"table_{next(self._numbers)}"
+        schema = pa.schema(Schema.from_json(state.metadata.schema_string).to_arrow())
+        self.encrypted[name] = encrypted_rows(path, state, schema)
+        return name
 
     def _view(self, path: str, version: int) -> str:
         there = open_storage(path)
@@ -99,7 +114,7 @@ class FileViews:
         """
         state, layout = view.state, view.layout
         names = () if state is None else state.metadata.partition_columns
-        if state is None or list(names) == ["subject"] or (layout is None and names):
+        if state is None or list(names) == ["subject"] or (layout is None and names) or is_encrypted(view.table):
             return ""
         values, *others = {() if layout is None else layout.values(subject) for subject in subjects}
         if others:

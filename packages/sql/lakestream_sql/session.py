@@ -205,7 +205,7 @@ class Session:
             tables = paths.table(self.root, "", account)
             confine(self._connection, tables if files is None else files.spelled(tables), bounds)
             self._checker = Checker(self._connection, self._parser)
-        views = FileViews(self.root, self._connection, files)
+        self._tables = views = FileViews(self.root, self._connection, files)
         self._live = None if committed else LiveStreams(self.root, server, tail_bytes, notify, views)
 
         def prepare(schema: JsonSchema) -> None:
@@ -410,6 +410,7 @@ class Session:
             meanwhile: called if it takes longer than `QUICK_S`.
         """
         cursor = self._connection.cursor()
+        arrow = {**arrow, **self._tables.encrypted}
         for name in filter(sql.__contains__, arrow):  # to register one costs 0.4 ms
             cursor.register(name, arrow[name])
         failures: list[BaseException] = []

@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import MetaData, TableFile, TableProtocol, locate
 from lakestream.lake.table.conditions import SubjectRange
+from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.foreign_commits import MAPPING, MESSAGE_COLUMNS
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, fields_of, is_own, subject_text
 from lakestream.lake.table.state import TableFollower, TableState
@@ -139,7 +138,8 @@ class TableIndex:
         if (known := self._footers.get(file.path)) is not None:
             return msgspec.structs.replace(known, deleted=file.deleted)
         path = locate(self.follower.table, file.path)
-        data = pq.ParquetFile(path if self._storage.local else pa.BufferReader(self._storage.read(path))).metadata
+        with self._storage.fetch(path) as local, open_file(path, local) as opened:
+            data = opened.metadata
         low: dict[str, int] = {}
         high: dict[str, int] = {}
         for group in range(data.num_row_groups):

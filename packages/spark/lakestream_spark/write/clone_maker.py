@@ -48,6 +48,7 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TimeTravelError
 from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.departures import DeletedMessages
+from lakestream.lake.table.encryption import is_encrypted
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.table.progress import TableProgress
@@ -149,6 +150,8 @@ class CloneMaker:
         try:
             if asked.origin_account != self._identity.account:
                 raise CloneRefused("the origin is in another account")
+            if self._identity.encrypted:
+                raise CloneRefused("tables of this lake are encrypted, each with a key of its own")
             point = find_point(self._storage, asked)
             if point is None:
                 return None
@@ -442,6 +445,8 @@ def clone(
     """
     storage = open_storage(lake)
     there = open_storage(target)
+    if is_encrypted(origin):
+        raise CloneRefused(f"{origin} is encrypted: a clone would need its key")
     if not replace and there.names(log_directory(there.root)):
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
     with locks.held(spark, storage.root, origin, LOCK_SECONDS):

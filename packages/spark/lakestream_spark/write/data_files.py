@@ -45,7 +45,7 @@ import pyarrow.parquet as pq
 
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import ends
+from lakestream.lake.table import encryption, ends
 from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
 from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
 from lakestream_spark.write.field_ids import with_ids
@@ -100,7 +100,8 @@ class _File:
         keyed: bool,
     ) -> None:
         self.relative, self.values = relative, values
-        self.statistics = FileStatistics(indexed)
+        keys = encryption.writing(table)
+        self.statistics = FileStatistics(indexed, keys is not None)
         self._closing = ExitStack()
         self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
         bounded = [name for name in _BOUNDED if name in schema.names]
@@ -110,7 +111,8 @@ class _File:
             self._sink, with_ids(schema), write_statistics=bounded, write_page_index=True, store_schema=False,
             max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS, write_page_checksum=True,
             use_dictionary=[path for path in repeating if not (keyed and path == "subject")],
-            bloom_filter_options=_BLOOM if keyed else None,
+            bloom_filter_options=_BLOOM if keyed and keys is None else None,  # pyarrow encrypts none
+            encryption_properties=keys,
         )  # fmt: skip
 
     def write(self, rows: pa.Table, groups: Iterable[int]) -> None:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 
 from lakestream.lake.errors import is_conflict
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import deletion_vectors
 from lakestream.lake.table.actions import AddFile, DeletionVector, TableFile, locate, table_file, to_z85
+from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableVersion
 from lakestream_spark.write.commit import Commit, plain
 
@@ -134,7 +134,7 @@ def add_with_vectors(commit: Commit, storage: Storage, table: str, kept: Sequenc
 
 def _sequences(storage: Storage, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the sequences of a data file's rows, in their order."""
-    with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+    with storage.fetch(path) as local, open_file(path, local) as file:
         return np.asarray(file.read(columns=["seq"], use_threads=False).column(0).to_numpy(), np.int64)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestream.lake.table.encryption import BOUNDED
 from lakestream.schemas.columns import RecordType, Type
 
 SUBJECT_CHARS = 256
@@ -91,10 +92,12 @@ class FileStatistics:
 
     Args:
         paths: the typed columns with statistics; the file may lack some.
+        encrypted: of an encrypted table: only of columns without content (`encryption.BOUNDED`).
     """
 
-    def __init__(self, paths: Sequence[Path] = ()) -> None:
-        self._paths = paths
+    def __init__(self, paths: Sequence[Path] = (), encrypted: bool = False) -> None:
+        self._paths = () if encrypted else paths
+        self._shown = BOUNDED if encrypted else None
         self._rows = 0
         self._least: dict[Path, Any] = {}
         self._most: dict[Path, Any] = {}
@@ -105,7 +108,8 @@ class FileStatistics:
         """Include a row group. Columns of the partition have no statistics."""
         self._rows += len(rows)
         for name, column in zip(rows.column_names, rows.columns, strict=True):
-            if name not in partition and not pa.types.is_struct(column.type):
+            shown = self._shown is None or name in self._shown
+            if shown and name not in partition and not pa.types.is_struct(column.type):
                 self._count((name,), column.null_count)
         for path in self._paths:
             if path[0] not in rows.column_names:
@@ -132,7 +136,8 @@ class FileStatistics:
 
     def widen(self, column: str, least: Any, most: Any) -> None:
         """Include a row group's bounds of a column that is not typed."""
-        self._widen((column,), least, most)
+        if self._shown is None or column in self._shown:
+            self._widen((column,), least, most)
 
     def _widen(self, path: Path, least: Any, most: Any) -> None:
         self._least[path] = min(self._least.get(path, least), least)

@@ -25,9 +25,10 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import check, ends
+from lakestream.lake.table import check, encryption, ends
 from lakestream.lake.table.actions import locate, table_file
 from lakestream.lake.table.check import Damage
+from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.scan import Scan
@@ -90,7 +91,10 @@ class MisfitFiles:
         name = f"part-{len(self._written):05}-{uuid.uuid4()}.c000.snappy.parquet"
         with self._storage.writing(f"{self._table}/{name}") as content:
             sink = ends.EndWriter(content)
-            writer = pq.ParquetWriter(sink, MISFIT_SCHEMA, store_schema=False, write_page_checksum=True)
+            writer = pq.ParquetWriter(
+                sink, MISFIT_SCHEMA, store_schema=False, write_page_checksum=True,
+                encryption_properties=encryption.writing(self._table),
+            )  # fmt: skip
             writer.write_table(rows)
             sink.begin_end()
             writer.close()
@@ -131,6 +135,11 @@ class MisfitTable:
                 path += "_"
             self._path = path
         return self._path
+
+    def begin_encrypted(self) -> None:
+        """Make the key of the table before tasks write files of it."""
+        if self._owner(self.path) is None:
+            encryption.begin(self.path)
 
     def reached(self) -> TableProgress | None:
         """Return the progress of the last commit with misfits."""
@@ -196,7 +205,8 @@ class MisfitTable:
         found: list[int] = []
         for add in TableLog(self._storage, self.path).state().files.values():
             if add.path not in gone:
-                with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
+                path = locate(self.path, add.path)
+                with self._storage.fetch(path) as local, open_file(path, local) as file:
                     found += file.read(columns=["seq"]).column(0).to_pylist()
         return found
 
@@ -235,7 +245,7 @@ class MisfitTable:
 
     def _metadata(self) -> dict[str, object]:
         """Return the `metaData` action of a new table."""
-        fields = []
+        fields, shown = [], encryption.PROPERTIES if self._identity.encrypted else {}
         for field in MISFIT_SCHEMA:
             kind = {"int64": "long", "string": "string"}.get(str(field.type), "timestamp")
             fields.append({"name": field.name, "type": kind, "nullable": True, "metadata": {}})
@@ -244,6 +254,6 @@ class MisfitTable:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
             "partitionColumns": [],
-            "configuration": {**_PROPERTIES, MISFITS_PROPERTY: self._identity.uid},
+            "configuration": {**_PROPERTIES, MISFITS_PROPERTY: self._identity.uid, **shown},
             "createdTime": time.time_ns() // 1_000_000,
         }

@@ -40,7 +40,7 @@ from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage import locks, paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import Lock
-from lakestream.lake.table import batches, check, erasures, foreign_commits, policy, segments
+from lakestream.lake.table import batches, check, encryption, erasures, foreign_commits, policy, segments
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import CommitBatch, SeqRows
 from lakestream.lake.table.log import TableLog
@@ -439,6 +439,13 @@ class StreamCompaction:
             assert self._lock is not None
             self._table.make_way(found, self._lock)
             found = None
+        if found is not None and self._is_encrypted(found) and not encryption.is_encrypted(self.table):
+            raise LakeError(
+                f"{self.table} has no key, and its server says `lake {{ encryption: parquet }}`: bring back its "
+                f"{paths.TABLE_KEY}; if it was begun without encryption, delete the stream, or say `storage`"
+            )
+        if self._identity.encrypted and batch.policy.iceberg not in ("", "off"):
+            raise LakeError(f"{self.table}: an encrypted table has no Iceberg table; set lakestream.iceberg to off")
         layout = self._layout(batch, found)
         if found is None:
             self._table.create(layout, batch.policy)
@@ -504,6 +511,8 @@ class StreamCompaction:
         if not batch.schemas:
             return None
         reached = self._misfits.reached()
+        if self._identity.encrypted:
+            self._misfits.begin_encrypted()
         return CommitColumns(
             lake=self._storage.root,
             account=self._identity.account,
@@ -517,8 +526,14 @@ class StreamCompaction:
 
     # The layout
 
+    def _is_encrypted(self, found: ExistingTable | None) -> bool:
+        """Return True if the table is to be encrypted, or is so since its server asked for it."""
+        return self._identity.encrypted or (found is not None and encryption.ENCRYPTED in found.properties)
+
     def _layout(self, batch: CommitBatch, found: ExistingTable | None) -> Layout:
         """Return the layout that the table should have for this batch."""
+        if self._is_encrypted(found):
+            return Layout("bucket")  # the log names values and bounds of partitions
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
         want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)

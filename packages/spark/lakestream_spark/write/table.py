@@ -30,6 +30,7 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table import encryption
 from lakestream.lake.table.actions import MetaData
 from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.log import TableLog, log_directory
@@ -239,6 +240,9 @@ class StreamTable:
             fixed["delta.enableDeletionVectors"] = "false"  # deltalake 1.6 looks for them at the encoded path
         if layout.kind != "bucket":
             fixed[RANDOM_PREFIXES] = "true"
+        if self._identity.encrypted:
+            encryption.begin(self.path)
+            fixed |= encryption.PROPERTIES
         own = {
             UID_PROPERTY: self._identity.uid,
             STREAM_PROPERTY: self._identity.name,

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from lakestream.lake.storage.storage import FileEntry, Storage
 from lakestream.lake.table.actions import AddStatistics, Key, locate, located, statistics
+from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.erasures import Runs, joined
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.policy import tombstones_ns
@@ -90,13 +91,12 @@ def with_checksum(path: str) -> list[str]:
 def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int, int]]:
     """Return those of the sequences that data files have rows of, deleted or not."""
     import numpy as np
-    import pyarrow.parquet as pq
 
     firsts, lasts = np.asarray(runs, np.int64).T
     found: set[int] = set()
     for path in files:
         if path.endswith(".parquet"):
-            with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+            with storage.fetch(path) as local, open_file(path, local) as file:
                 seqs = file.read(columns=["seq"]).column(0).to_numpy()
             at = np.searchsorted(firsts, seqs, "right") - 1
             found.update(seqs[(at >= 0) & (seqs <= lasts[np.maximum(at, 0)])].tolist())
@@ -148,11 +148,10 @@ def left_behind(storage: Storage, log: TableLog, state: TableVersion, runs: Runs
 def is_unfinished(storage: Storage, path: str) -> bool:
     """Return True if a file is there without the end that a Parquet file has."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
         with storage.fetch(path) as local:
-            pq.read_metadata(local)
+            open_file(path, local).close()
     except FileNotFoundError:
         return False
     except pa.ArrowInvalid:
@@ -169,11 +168,10 @@ def _may_hold(said: AddStatistics, runs: Runs) -> bool:
 def _holds(storage: Storage, path: str, runs: Runs) -> bool:
     """Return True if a data file has a row with one of the sequences, deleted or not. Reads only that column."""
     import numpy as np
-    import pyarrow.parquet as pq
 
     firsts, lasts = np.asarray(runs, np.int64).T
     try:
-        with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+        with storage.fetch(path) as local, open_file(path, local) as file:
             for group in range(file.metadata.num_row_groups):
                 seqs = file.read_row_group(group, columns=["seq"]).column(0).to_numpy()
                 at = np.searchsorted(firsts, seqs, "right") - 1

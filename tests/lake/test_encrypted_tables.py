@@ -1,0 +1,124 @@
+"""Tests of encrypted tables (`lake { encryption: parquet }`): who reads them, and what their files show."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars
+import pytest
+
+from lakestream.lake.read import readers
+from lakestream.lake.storage import paths
+from lakestream.lake.table import encryption
+from lakestream.lake.table.encryption import TableSealed
+from lakestream.log.sealing.keys import VARIABLE
+from lakestream_spark.write.maintainer import Maintainer
+from lakestream_spark.write.maintenance_plan import Policy
+from lakestream_sql.session import Session
+from tests.lake.test_end_to_end import Compaction
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+WORDS = (b"SECRETTEXT", b"SECRETSUBJECT", b"SECRETHEADER", b"SECRETABOUT")
+MESSAGES = 10_000
+PATIENCE_S = 400.0
+
+
+@pytest.fixture
+def server(tmp_path: Path, spark: Any) -> Iterator[Server]:
+    config = (
+        f'jetstream {{ key: "{os.environ[VARIABLE]}" }}\nlake {{ encryption: parquet, seal_bytes: 65536, '
+        'seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }\n'
+    )
+    server = Server(Kind.OURS, tmp_path / "store", config=config)
+    server.start()
+    yield server
+    server.kill()
+
+
+def payload(seq: int) -> bytes:
+    return b"SECRETTEXT %d" % seq
+
+
+def fill(server: Server, count: int) -> None:
+    with Wire(server.address, timeout=60) as wire:
+        stream = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "description": "SECRETABOUT", "allow_direct": True}
+        assert "error" not in wire.api("STREAM.CREATE.S", stream)
+        for seq in range(1, count + 1):
+            subject = f"SECRETSUBJECT.{seq % 100}"
+            if seq % 100:
+                wire.publish(subject, payload(seq))
+            else:
+                wire.request(subject, payload(seq), {"SECRETHEADER": "x"})
+
+
+def shown(server: Server) -> set[tuple[str, bytes]]:
+    """Return where one of the words is on disk."""
+    files = [path for path in server.store.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in files)
+    return {(str(path), word) for path in files for word in WORDS if word in path.read_bytes()}
+
+
+async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, server: Server) -> None:
+    """After publishing, compaction, deletion of messages and maintenance; every reader with the key has all rows."""
+    await asyncio.to_thread(fill, server, MESSAGES)
+    compaction = Compaction(spark, server)
+    await compaction.until_caught_up("S", within_s=PATIENCE_S)
+    table = paths.table(compaction.lake, "S")
+    dead = {7, 5000}
+
+    def check(dead: set[int]) -> None:
+        live = {seq: payload(seq) for seq in range(1, MESSAGES + 1) if seq not in dead}
+        assert not shown(server)
+        with Wire(server.address, timeout=20) as wire:
+            for seq in (1, 4321, MESSAGES):
+                assert wire.request("$JS.API.DIRECT.GET.S", b'{"seq":%d}' % seq).data == payload(seq)
+            last = wire.request("$JS.API.DIRECT.GET.S", b'{"last_by_subj":"SECRETSUBJECT.77"}')
+            assert last.data == payload(MESSAGES - 23)
+        with Session(compaction.lake) as session:
+            rows = session.query("SELECT seq, data FROM S").fetchall()
+            assert {seq: bytes(data) for seq, data in rows} == live
+            one = session.query("SELECT seq FROM S WHERE subject = 'SECRETSUBJECT.7' AND seq > 9900").fetchall()
+            assert one == [(9907,)]
+        frame = spark.read.format("delta").load(table)
+        assert {row.seq: bytes(row.data) for row in frame.select("seq", "data").collect()} == live
+        found = readers.arrow(table, ["seq", "data"], "seq <= 6000").to_pydict()
+        assert dict(zip(found["seq"], found["data"], strict=True)) == {k: v for k, v in live.items() if k <= 6000}
+
+    await asyncio.to_thread(check, set())
+    with Wire(server.address, timeout=20) as wire:
+        for seq in dead:
+            assert wire.api("STREAM.MSG.DELETE.S", {"seq": seq})["success"]
+        wire.request("SECRETSUBJECT.0", b"one more, so that a segment is sealed")
+        wire.api("STREAM.MSG.DELETE.S", {"seq": MESSAGES + 1})
+    await compaction.until_caught_up("S", within_s=PATIENCE_S)
+    await asyncio.to_thread(check, {*dead, MESSAGES + 1})
+    (done,) = await asyncio.to_thread(Maintainer(spark, compaction.lake, Policy(min_files=2)).once)
+    assert (done.failure, done.removed > done.added > 0) == (None, True)
+    await asyncio.to_thread(check, {*dead, MESSAGES + 1})
+    compaction.stop()
+
+
+async def test_readers_of_other_kinds(spark: Any, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table in docs/readers.md: who reads encrypted tables with the table's key, and what others say."""
+    await asyncio.to_thread(fill, server, 300)
+    compaction = Compaction(spark, server)
+    await compaction.until_caught_up("S", within_s=PATIENCE_S)
+    table = paths.table(compaction.lake, "S")
+    files = deltalake.DeltaTable(table).file_uris()
+    key = encryption.key_of(table)
+    plain = polars.scan_parquet(files, decryption=polars.ParquetDecryptionProperties(footer_key=key))
+    assert plain.select(polars.col("seq").sum()).collect().item() == sum(range(1, 301))
+    with pytest.raises(Exception, match=r"(?i)encrypt|corrupt"):
+        deltalake.QueryBuilder().register("t", deltalake.DeltaTable(table)).execute("SELECT sum(seq) FROM t").read_all()
+    with pytest.raises(polars.exceptions.PolarsError):
+        polars.scan_delta(table).collect()
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(TableSealed, match=VARIABLE):
+        readers.arrow(table)
+    compaction.stop()

@@ -1,0 +1,109 @@
+"""Encrypted tables without Spark: their keys and files, and what the log and the staging area show."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakestream.lake.staging import sealed, staging
+from lakestream.lake.staging.staging import StreamIdentity
+from lakestream.lake.storage.lake import open_storage, require
+from lakestream.lake.table import encryption
+from lakestream.lake.table.actions import AddFile, table_file
+from lakestream.lake.table.encryption import TableSealed
+from lakestream.lake.table.row_groups import read_footer
+from lakestream.log.sealing.keys import VARIABLE, Keyring
+from lakestream_spark.write.file_statistics import FileStatistics
+
+ROWS = pa.table({"subject": ["secret.a", "secret.b"], "seq": [1, 2]})
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIABLE, "one")
+    require(str(tmp_path), create=True)
+    table = f"{tmp_path}/streams/S"
+    os.makedirs(f"{table}/bucket=0")
+    encryption.begin(table)
+    return table
+
+
+def written(table: str) -> str:
+    path = f"{table}/bucket=0/part.parquet"
+    with pq.ParquetWriter(path, ROWS.schema, encryption_properties=encryption.writing(table)) as writer:
+        writer.write_table(ROWS)
+    return path
+
+
+def test_a_file_is_read_with_the_key_of_its_table_alone(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(table)
+    assert b"secret" not in Path(path).read_bytes()
+    with encryption.open_file(path, path) as file:
+        assert file.read().equals(ROWS)
+    footer = read_footer(open_storage(table), path, table_file(AddFile(path)))
+    assert (footer.mins.tolist(), footer.maxs.tolist()) == ([1], [2])
+    for keys, reason in (("two", "was sealed with another key"), ("", f"set {VARIABLE}")):
+        monkeypatch.setenv(VARIABLE, keys)
+        with pytest.raises(TableSealed, match=reason):
+            encryption.open_file(path, path)
+    os.remove(f"{table}/_sealing.key")
+    with pytest.raises(TableSealed, match="no directory above it"):
+        encryption.open_file(path, path)
+
+
+def test_a_table_has_one_key_and_a_new_master_key_wraps_it(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, key = written(table), encryption.key_of(table)
+    encryption.begin(table)
+    assert encryption.key_of(table) == key
+    lake = table.rpartition("/streams/")[0]
+    assert sealed.rotate(lake, Keyring(["two", "one"])) == 1
+    assert sealed.rotate(lake, Keyring(["two", "one"])) == 0
+    monkeypatch.setenv(VARIABLE, "two")
+    assert encryption.key_of(table) == key
+    with encryption.open_file(path, path) as file:
+        assert file.read().equals(ROWS)
+
+
+def test_a_plain_table_stays_plain(tmp_path: Path) -> None:
+    path = str(tmp_path / "part.parquet")
+    assert encryption.writing(str(tmp_path)) is None
+    pq.write_table(ROWS, path)
+    with encryption.open_file(path, path) as file:
+        assert file.read().equals(ROWS)
+
+
+def test_the_log_shows_no_subject_of_an_encrypted_table() -> None:
+    for encrypted in (False, True):
+        statistics = FileStatistics([("price",)], encrypted)
+        statistics.add(pa.table({**dict(zip(ROWS.column_names, ROWS.columns, strict=True)), "price": [7.5, 8.5]}), ())
+        statistics.widen("subject", "secret.a", "secret.b")
+        statistics.widen("seq", 1, 2)
+        said: dict[str, Any] = msgspec.json.decode(statistics.stated())
+        assert said["numRecords"] == 2
+        assert said["minValues"] == ({"seq": 1} if encrypted else {"price": 7.5, "seq": 1, "subject": "secret.a"})
+        assert ("price" in said["nullCount"]) is not encrypted
+
+
+def test_the_staging_area_shows_only_what_the_compactor_needs(tmp_path: Path) -> None:
+    config = msgspec.Raw(
+        b'{"name":"S","subjects":["secret.>"],"metadata":{"lakestream.on_delete":"keep","secret":"secret"}}'
+    )
+    identity = StreamIdentity("S", "$G", "uid", 1, config, encrypted=True)
+    require(str(tmp_path), create=True)
+    storage, directory = open_storage(str(tmp_path)), f"{tmp_path}/segments/S/uid"
+    os.makedirs(directory)
+    staging.introduce(storage, directory, identity)
+    for _ in range(2):
+        assert b"secret" not in Path(directory, "stream.json").read_bytes()
+        found = staging.read_identity(directory)
+        assert found is not None
+        assert found.encrypted
+        assert bytes(found.config) == b'{"metadata":{"lakestream.on_delete":"keep"}}'
+        # As the server does once the stream is deleted.
+        staging.introduce(storage, directory, msgspec.structs.replace(identity, encrypted=False))
