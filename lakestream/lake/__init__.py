@@ -8,7 +8,7 @@ Belongs here: the functions that programs outside of lakestream may rely on, eac
     found = as_of(table, "2026-05-01 12:00:00")   # by message time: the version, and whether it is complete
     version = version_at(table, "2026-05-01 12:00:00")  # by commit time: TIMESTAMP AS OF
 
-`Session` answers SQL, `LakeError` is what all of them raise. docs/sql.md has more.
+`Session` answers SQL, `LakeError` is what all of them raise. docs/sql-duckdb.md has more.
 
 In reading order:
 

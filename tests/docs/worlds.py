@@ -117,7 +117,11 @@ WORLDS: dict[str, World] = {
     "docs/recipes/airflow.md": TABLE,
     "docs/recipes/grafana.md": TABLE,
     "docs/reference/index.md": World("", files={"nats.conf": "port: 4222\n"}),
-    "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
+    "docs/sql.md": TABLE,
+    "docs/sql-duckdb.md": TABLE._replace(
+        files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}
+    ),
+    "docs/sql-over-nats.md": TABLE,
     "docs/streams.md": World(SERVE),
     "docs/tutorials/application.md": World(""),
     "docs/tutorials/data.md": World(""),

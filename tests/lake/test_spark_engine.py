@@ -87,7 +87,7 @@ DIFFERENCES: list[tuple[str, Any, Any]] = [
     ("substring('abc', 0, 2)", "a", "ab"),
     ("ltrim('xa', 'x')", "a", ""),
 ]
-"""Expressions that mean something else in each engine, in the order of docs/sql.md: DuckDB's value, and Spark's."""
+"""Expressions that mean something else in each engine, in the order of docs/spark.md: DuckDB's value, and Spark's."""
 
 
 def test_the_differences_between_the_engines_are_those_of_the_docs(engine: SparkEngine) -> None:

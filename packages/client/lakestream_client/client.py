@@ -342,7 +342,7 @@ class Client:
         format: Literal["arrow", "json"] = "arrow",
         engine: Literal["duckdb", "spark"] = "duckdb",
     ) -> Answer:
-        """Ask the server a query (docs/sql.md#sql-over-nats); return its result once the columns are known.
+        """Ask the server a query (docs/sql-over-nats.md#sql-over-nats); return its result once the columns are known.
 
         Args:
             query: one statement, in the SQL of its engine (docs/sql.md).

@@ -80,7 +80,7 @@ class QueryFailed(ClientError):
     """Raised for a query that the server does not answer.
 
     Attributes:
-        code: as in docs/sql.md.
+        code: as in docs/sql-over-nats.md.
     """
 
     def __init__(self, code: int, reason: str) -> None:
