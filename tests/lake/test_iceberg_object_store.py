@@ -30,7 +30,7 @@ CONFIG = """
 authorization { users: [
   { user: alice, password: secret }
   { user: bob, password: secret, permissions: {
-    publish: ["$SYS.REQ.USER.INFO", "$JS.API.STREAM.MSG.GET.SECRET"], subscribe: ["_INBOX.>"]
+    publish: ["$SYS.REQ.USER.INFO", "$JS.API.STREAM.MSG.GET.SECRET"], subscribe: ">"
   } }
 ] }
 """

@@ -13,7 +13,7 @@ In reading order:
 - `keeper.py`: Keeping the Iceberg tables of a lake beside a compactor.
 - `metadata.py`: Iceberg tables of a lake, by their files alone.
 - `vending.py`: Credentials with which a client reads the files of one table in an object store, and nothing else, for
-   an hour.
+  an hour.
 - `catalog.py`: The Iceberg REST catalog of a lake, read-only.
 - `command.py`: `lakestream iceberg serve`: the Iceberg REST catalog of a lake.
 - `library.py`: Iceberg's library in the JVM of a session.
