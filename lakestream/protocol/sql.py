@@ -1,6 +1,7 @@
 """Queries over NATS: subjects, requests and the headers of responses.
 
-Belongs here: what the service (ops/sql) and its clients (packages/client) agree upon. docs/sql-over-nats.md describes it.
+Belongs here: what the service (ops/sql) and its clients (packages/client) agree upon;
+docs/sql-over-nats.md describes it.
 
 The responses to one request are a description of the columns, batches, and an empty message with the outcome. A client
 acknowledges a batch by an empty message to its reply subject, which also acknowledges those before it.

@@ -38,8 +38,8 @@ def missing() -> str:
 
 
 class ProcessQueryFailed(Exception):
-    """Raised for a query that its process rejects. `code`: see docs/sql-over-nats.md#sql-over-nats; `is_end`: the process ends;
-    else it goes on."""
+    """Raised for a query that its process rejects. `code`: see docs/sql-over-nats.md#responses; `is_end`: the process
+    ends; else it goes on."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
