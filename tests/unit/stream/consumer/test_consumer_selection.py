@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
@@ -96,19 +95,14 @@ def test_a_read_from_the_lake_of_many_subjects_is_narrowed_to_their_pattern() ->
     assert list(selection(store, [b"a.7", b"b"]).narrowing() or ()) == [b"a.7", b"b"]
 
 
-def test_a_consumer_of_very_many_wildcard_filters_is_quick_and_exact() -> None:
-    """A consumer with very many wildcard filters is fast and exact.
-
-    Each filter against each subject would be four million comparisons on the event loop.
-    """
+def test_a_consumer_of_very_many_wildcard_filters_is_exact() -> None:
+    """Its speed is in the section `scale` of the benchmark."""
     world = World()
     world.stream(subjects=["s.>"])
     world.store(*[f"s.{i % 3}.{i}" for i in range(4000)])
-    began = time.perf_counter()
     world.consumer(filter_subjects=[f"s.*.{i}" for i in range(1000, 2000)])
     assert world.info()["num_pending"] == 1000
     assert [message.seq for message in world.pull(3)] == [1001, 1002, 1003]
-    assert time.perf_counter() - began < 1
 
 
 class Looked(Sequence[int]):
