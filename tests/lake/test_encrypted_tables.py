@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,13 @@ def payload(seq: int) -> bytes:
 
 def fill(server: Server, count: int) -> None:
     with Wire(server.address, timeout=60) as wire:
-        stream = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "description": "SECRETABOUT", "allow_direct": True}
+        stream: dict[str, Any] = {
+            "name": "S",
+            "subjects": ["SECRETSUBJECT.>"],
+            "description": "SECRETABOUT",
+            "allow_direct": True,
+        }
+        stream["metadata"] = {"lakestream.table": "latest"}
         assert "error" not in wire.api("STREAM.CREATE.S", stream)
         for seq in range(1, count + 1):
             subject = f"SECRETSUBJECT.{seq % 100}"
@@ -64,6 +71,13 @@ def shown(server: Server) -> set[tuple[str, bytes]]:
     return {(str(path), word) for path in files for word in WORDS if word in path.read_bytes()}
 
 
+def live_seqs(server: Server) -> tuple[int, int]:
+    """Return the first and last sequence of the stream."""
+    with Wire(server.address, timeout=20) as wire:
+        state = wire.api("STREAM.INFO.S")["state"]
+    return state["first_seq"], state["last_seq"]
+
+
 async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, server: Server) -> None:
     """After publishing, compaction, deletion of messages and maintenance; every reader with the key has all rows."""
     await asyncio.to_thread(fill, server, MESSAGES)
@@ -72,7 +86,20 @@ async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, serv
     table = paths.table(compaction.lake, "S")
     dead = {7, 5000}
 
+    def upserted() -> list[tuple[int, bytes]]:
+        """Return the rows of the upsert table, once it has followed: its commit is behind that of the stream's."""
+        last = max(live_seqs(server))
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with Session(compaction.lake) as session:
+                rows = session.query("SELECT seq, data FROM delta.`streams/S_latest` ORDER BY seq").fetchall()
+            if rows and rows[-1][0] >= last:
+                return [(seq, bytes(data)) for seq, data in rows]
+            assert time.monotonic() < deadline, rows[-1:]
+            time.sleep(0.2)
+
     def check(dead: set[int]) -> None:
+        assert upserted()[:99] == [(seq, payload(seq)) for seq in range(MESSAGES - 99, MESSAGES)]
         live = {seq: payload(seq) for seq in range(1, MESSAGES + 1) if seq not in dead}
         assert not shown(server)
         with Wire(server.address, timeout=20) as wire:

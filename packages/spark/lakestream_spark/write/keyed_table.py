@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import deletion_vectors, ends
+from lakestream.lake.table import deletion_vectors, encryption, ends
 from lakestream.lake.table.actions import AddFile, locate
+from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.masks import LATEST
 from lakestream.lake.table.policy import KeyedPolicy
@@ -177,6 +178,8 @@ class KeyedTable:
         commit = Commit(self._spark, self._storage, self.path, application(self._uid))
         is_new = self._owner(self.path) is None
         if is_new:
+            if self._identity.encrypted:
+                encryption.begin(self.path)
             commit.describe(self._metadata(fields, spelled))
         else:
             commit.change_schema(lambda schema: _widened(schema, fields))
@@ -239,7 +242,8 @@ class KeyedTable:
         return found
 
     def _read(self, add: AddFile, names: list[str] | None = None) -> pa.Table:
-        with self._storage.fetch(locate(self.path, add.path)) as local, pq.ParquetFile(local) as file:
+        path = locate(self.path, add.path)
+        with self._storage.fetch(path) as local, open_file(path, local) as file:
             there = None if names is None else [name for name in names if name in file.schema_arrow.names]
             return file.read(columns=there, use_threads=False)
 
@@ -248,7 +252,8 @@ class KeyedTable:
         name = f"part-00000-{uuid.uuid4()}.c000.snappy.parquet"
         with self._storage.writing(f"{self.path}/{name}") as content:
             sink = ends.EndWriter(content)
-            writer = pq.ParquetWriter(sink, rows.schema, store_schema=False, write_page_checksum=True)
+            options = {"write_page_checksum": True, "encryption_properties": encryption.writing(self.path)}
+            writer = pq.ParquetWriter(sink, rows.schema, store_schema=False, **options)
             writer.write_table(rows, row_group_size=GROUP_ROWS)
             sink.begin_end()
             writer.close()
@@ -279,6 +284,8 @@ class KeyedTable:
     def _metadata(self, fields: list[dict[str, Any]], spelled: str) -> dict[str, object]:
         """Return the `metaData` action of a new table."""
         owned = {LATEST_PROPERTY: self._identity.uid, KEYED_PROPERTY: spelled}
+        if self._identity.encrypted:
+            owned |= encryption.PROPERTIES
         return {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
