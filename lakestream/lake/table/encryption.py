@@ -52,8 +52,9 @@ def begin(table: str) -> None:
 
 
 def is_encrypted(table: str) -> bool:
-    """Return True if a table has a key."""
-    return open_storage(table).exists(f"{table}/{TABLE_KEY}")
+    """Return True if a table has a key. In object stores none has: there it costs no request."""
+    storage = open_storage(table)
+    return storage.local and storage.exists(f"{table}/{TABLE_KEY}")
 
 
 def key_of(table: str) -> bytes:

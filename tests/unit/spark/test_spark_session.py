@@ -47,7 +47,7 @@ def test_the_jar_has_the_classes_that_the_settings_name() -> None:
         inside = {name.removesuffix(".class").replace("/", ".") for name in archive.namelist()}
     named = ",".join(DELTA.values()).split(",")
     assert {name for name in named if name.startswith("io.lakestream.")} <= inside
-    assert sum(name.startswith("io.lakestream.") for name in named) == 6
+    assert sum(name.startswith("io.lakestream.") for name in named) == 7
 
 
 def test_what_stock_spark_is_started_with(
