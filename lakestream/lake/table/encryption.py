@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from lakestream.lake.errors import LakeError
@@ -27,8 +28,6 @@ BOUNDED = ("seq", "time", "time_ns", "removed_time_ns")
 """Columns whose bounds the log of an encrypted table may show."""
 ENCRYPTED = "lakestream.encrypted"
 """Property that says so, for programs that see only the log."""
-PROPERTIES = {ENCRYPTED: "true", "delta.dataSkippingStatsColumns": "seq,time,time_ns"}
-"""Properties of an encrypted table. With the second one Spark, too, states no bounds of other columns."""
 END = b"PARE"
 """The last bytes of a file whose footer is encrypted."""
 _DEPTH = 3
@@ -40,6 +39,15 @@ class TableSealed(LakeError):
 
     def __init__(self, path: str, reason: str = "") -> None:
         super().__init__(f"{path} is encrypted: {reason or f'set {VARIABLE} to the key of jetstream {{ key }}'}")
+
+
+def properties(columns: Iterable[str]) -> dict[str, str]:
+    """Return the properties of an encrypted table with these columns.
+
+    By the second one Spark, too, states bounds of no others. It has to name columns that are there.
+    """
+    bounded = sorted({"seq", "time", "time_ns"}.intersection(columns))
+    return {ENCRYPTED: "true", "delta.dataSkippingStatsColumns": ",".join(bounded)}
 
 
 def begin(table: str) -> None:

@@ -285,7 +285,7 @@ class KeyedTable:
         """Return the `metaData` action of a new table."""
         owned = {LATEST_PROPERTY: self._identity.uid, KEYED_PROPERTY: spelled}
         if self._identity.encrypted:
-            owned |= encryption.PROPERTIES
+            owned |= encryption.properties(field["name"] for field in fields)
         return {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},

@@ -245,7 +245,7 @@ class MisfitTable:
 
     def _metadata(self) -> dict[str, object]:
         """Return the `metaData` action of a new table."""
-        fields, shown = [], encryption.PROPERTIES if self._identity.encrypted else {}
+        fields, shown = [], encryption.properties(MISFIT_SCHEMA.names) if self._identity.encrypted else {}
         for field in MISFIT_SCHEMA:
             kind = {"int64": "long", "string": "string"}.get(str(field.type), "timestamp")
             fields.append({"name": field.name, "type": kind, "nullable": True, "metadata": {}})

@@ -242,7 +242,7 @@ class StreamTable:
             fixed[RANDOM_PREFIXES] = "true"
         if self._identity.encrypted:
             encryption.begin(self.path)
-            fixed |= encryption.PROPERTIES
+            fixed |= encryption.properties(field.name for field in columns.fields)
         own = {
             UID_PROPERTY: self._identity.uid,
             STREAM_PROPERTY: self._identity.name,

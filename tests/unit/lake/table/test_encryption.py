@@ -18,6 +18,7 @@ from lakestream.lake.table import encryption
 from lakestream.lake.table.actions import AddFile, table_file
 from lakestream.lake.table.encryption import TableSealed
 from lakestream.lake.table.row_groups import read_footer
+from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.sealing.keys import VARIABLE, Keyring
 from lakestream_spark.write.file_statistics import FileStatistics
 
@@ -107,3 +108,10 @@ def test_the_staging_area_shows_only_what_the_compactor_needs(tmp_path: Path) ->
         assert bytes(found.config) == b'{"metadata":{"lakestream.on_delete":"keep"}}'
         # As the server does once the stream is deleted.
         staging.introduce(storage, directory, msgspec.structs.replace(identity, encrypted=False))
+
+
+def test_properties_name_only_columns_that_the_table_has() -> None:
+    """Delta refuses each commit of a table whose properties name others."""
+    key = "delta.dataSkippingStatsColumns"
+    assert encryption.properties(["subject", "seq", "time_ns", "time", "data"])[key] == "seq,time,time_ns"
+    assert encryption.properties(MISFIT_SCHEMA.names)[key] == "seq,time"
