@@ -84,9 +84,18 @@ def seqs(found: Result) -> list[Any]:
     return [row["seq"] for row in found.rows]
 
 
+def _timeless(value: Any) -> Any:
+    """Return a value without the times of messages in it: those of two streams differ."""
+    if isinstance(value, list):
+        return [_timeless(each) for each in value]
+    if isinstance(value, dict):
+        return {name: None if name in ("time", "time_ns") else _timeless(each) for name, each in value.items()}
+    return value
+
+
 def outcome(found: Result) -> Any:
     """Return what a user learns from an answer, without the times of messages."""
-    shown = [{**row, "time": None} if "time" in row else row for row in found.rows]
+    shown = [_timeless(row) for row in found.rows]
     error = found.end.get("Lake-Sql-Error", "")
     columns = None if found.code else found.head["columns"]  # of an error only if the query takes its time
     return columns, sorted(map(repr, shown)), found.code, error

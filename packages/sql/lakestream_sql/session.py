@@ -361,7 +361,7 @@ class Session:
                 if described is None or statement.kind != "query":
                     return
                 with suppress(duckdb.Error):  # which the query itself raises, too
-                    columns = self._interruptible(f"DESCRIBE FROM (\n{query}\n)", snapshot.arrow).fetchall()
+                    columns = self._interruptible(f"DESCRIBE (\n{query}\n)", snapshot.arrow).fetchall()
                     described(tuple(snapshot.shown(row[0]) for row in columns), tuple(row[1] for row in columns))
                     described = None
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakestream.lake.values import as_json
+from lakestream_sql import session as sql_session
 from lakestream_sql.confined import confine
 from lakestream_sql.connection import connect
 from lakestream_sql.explained import SqlError
@@ -266,3 +267,15 @@ def test_a_column_that_has_its_subquery_for_a_name_shows_no_path(lake: Path, ses
     names = list[tuple[str, ...]]()
     list(session.query("FROM (SELECT (SELECT 1 FROM ORDERS))", described=lambda columns, _: names.append(columns)))
     assert str(lake) not in str(names)
+
+
+@pytest.mark.parametrize("quick_s", [0.0, 60.0])
+def test_columns_of_one_name_keep_it_however_long_a_query_takes(
+    session: Session, monkeypatch: pytest.MonkeyPatch, quick_s: float
+) -> None:
+    """A query that took longer than a moment was described as a table, which has no two columns of one name."""
+    monkeypatch.setattr(sql_session, "QUICK_S", quick_s)
+    names: list[tuple[str, ...]] = []
+    query = "SELECT a.seq, b.seq FROM ORDERS a JOIN ORDERS b ON a.seq = b.seq WHERE a.seq > 0 ORDER BY ALL -- same"
+    list(session.query(query, described=lambda columns, _: names.append(columns)))
+    assert names == [("seq", "seq")]
