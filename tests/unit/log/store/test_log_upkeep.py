@@ -14,7 +14,7 @@ from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionErro
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import record_length
 from lakestream.log.store import segment_store as upkeep_module
-from lakestream.log.store.checkpoint import HEAD_SIZE, VERSION
+from lakestream.log.store.checkpoint import HEAD_SIZE, PLAIN_VERSION, VERSION
 from lakestream.log.store.root import GONE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
@@ -352,7 +352,7 @@ def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     content = path.read_bytes()
     head, rest = content[:HEAD_SIZE], content[HEAD_SIZE:]
-    newer = rest.replace(b"\xa7version" + bytes([VERSION]), b"\xa7version" + bytes([VERSION + 1]))
+    newer = rest.replace(b"\xa7version" + bytes([PLAIN_VERSION]), b"\xa7version" + bytes([VERSION + 1]))
     assert newer != rest
     path.write_bytes(
         head[:4] + (VERSION + 1).to_bytes(4, "little") + head[8:-4] + crc32(newer).to_bytes(4, "little") + newer
