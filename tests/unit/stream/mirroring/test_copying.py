@@ -18,7 +18,7 @@ from lakestream.stream.core.batch import Run
 from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.state import Done
-from lakestream.stream.features.dedupe import Dedupe
+from lakestream.stream.features.message_ids import MessageIds
 from lakestream.stream.mirroring.mirroring import Mirroring
 from tests.unit.account.backup import test_backups as backups
 from tests.unit.api_world import ApiWorld
@@ -102,7 +102,8 @@ def test_a_restored_stream_that_has_its_beginning_takes_everything(world: ApiWor
 def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.stream.features.dedupe.MAX_IDS", 5)
+    for limit in ("MAX_IDS", "MAX_IDS_IN_MEMORY"):
+        monkeypatch.setattr(f"lakestream.stream.features.message_ids.{limit}", 5)
     window = 5_000_000_000
     world.create("O", subjects=["o.>"], duplicate_window=100 * MS)
     world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=window)
@@ -147,10 +148,10 @@ def test_a_source_says_why_a_message_is_not_taken_rather_than_fail(
     world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=1000 * MS)
     run(world, 0.5)
 
-    def full(msg_id: bytes, now_ns: int) -> int:
+    def full(ids: MessageIds, msg_id: bytes, now_ns: int) -> int:
         raise api_error(10167)
 
-    monkeypatch.setattr(world.stream("S").feature(Dedupe).ids, "seen", full)
+    monkeypatch.setattr(MessageIds, "seen", full)
     taken, refused = one(world, "S").take(Run([1], [5], [b"o.a"], [b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"], [b""], [0]))
     assert (taken, refused.err_code) == (0, 10167)
 
