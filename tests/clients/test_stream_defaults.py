@@ -106,7 +106,7 @@ async def test_a_stream_out_of_the_lake_is_served_from_its_log(start_server: Sta
     [
         ("{ time_travel: 5s }", '"defaults" of "KV_*": lakestream.time_travel: '),
         ("{ lake: 5 }", '"lake" must be a string'),
-        ("{ table: x }", "lakestream.table: no such setting"),
+        ("{ tables: x }", "lakestream.tables: no such setting"),
         ("30d", '"defaults.KV_*" must be'),
     ],
 )

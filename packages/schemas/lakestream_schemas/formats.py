@@ -6,6 +6,8 @@ format is imported with its first schema.
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 
 from lakestream.schemas.codec import is_proto
@@ -13,25 +15,32 @@ from lakestream.schemas.differences import Differences
 from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Schema
 
+_IMPORTS = threading.Lock()
+"""Held while a format is imported: schemas are compiled in several threads, and two of these cannot import fastavro at
+once, whose modules import each other."""
+
 
 class JsonFormat:
     """JSON Schema."""
 
     @staticmethod
     def codec(schema: Schema) -> Codec:
-        from lakestream_schemas.json_schema.codec import JsonCodec
+        with _IMPORTS:
+            from lakestream_schemas.json_schema.codec import JsonCodec
 
         return JsonCodec(schema.text)
 
     @staticmethod
     def check(schema: Schema) -> None:
-        from lakestream_schemas.json_schema.codec import check_schema
+        with _IMPORTS:
+            from lakestream_schemas.json_schema.codec import check_schema
 
         check_schema(schema.text)
 
     @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
-        from lakestream_schemas.json_schema import compatibility
+        with _IMPORTS:
+            from lakestream_schemas.json_schema import compatibility
 
         compatibility.compare(writer.text, reader.text, found, strict)
 
@@ -53,25 +62,29 @@ class AvroFormat(JsonFormat):
 
     @staticmethod
     def codec(schema: Schema) -> Codec:
-        from lakestream_schemas.avro.codec import AvroCodec
+        with _IMPORTS:
+            from lakestream_schemas.avro.codec import AvroCodec
 
         return AvroCodec(schema.text)
 
     @staticmethod
     def check(schema: Schema) -> None:
-        from lakestream_schemas.avro.model import parse
+        with _IMPORTS:
+            from lakestream_schemas.avro.model import parse
 
         parse(schema.text, any_root=True)
 
     @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
-        from lakestream_schemas.avro import compatibility
+        with _IMPORTS:
+            from lakestream_schemas.avro import compatibility
 
         compatibility.compare(writer.text, reader.text, found)
 
     @staticmethod
     def fingerprint(schema: Schema) -> bytes:
-        from lakestream_schemas.avro.fingerprint import fingerprint
+        with _IMPORTS:
+            from lakestream_schemas.avro.fingerprint import fingerprint
 
         return fingerprint(schema.text)
 
@@ -81,13 +94,15 @@ class ProtobufFormat(JsonFormat):
 
     @staticmethod
     def codec(schema: Schema) -> Codec:
-        from lakestream_schemas.protobuf.codec import ProtobufCodec
+        with _IMPORTS:
+            from lakestream_schemas.protobuf.codec import ProtobufCodec
 
         return ProtobufCodec(schema.descriptors or schema.text, schema.message)
 
     @staticmethod
     def check(schema: Schema) -> None:
-        from lakestream_schemas.protobuf.model import message_of, read_files
+        with _IMPORTS:
+            from lakestream_schemas.protobuf.model import message_of, read_files
 
         files = read_files(schema.descriptors or schema.text)
         if files.file[-1].message_type:  # a file that others import may have none
@@ -95,14 +110,16 @@ class ProtobufFormat(JsonFormat):
 
     @staticmethod
     def compare(writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
-        from lakestream_schemas.protobuf import compatibility
+        with _IMPORTS:
+            from lakestream_schemas.protobuf import compatibility
 
         of_writer, of_reader = ((each.descriptors or each.text, each.message) for each in (writer, reader))
         compatibility.compare(of_writer, of_reader, found)
 
     @staticmethod
     def compiled(schema: Schema) -> Schema:
-        from lakestream_schemas.protobuf.protoc import compile_proto
+        with _IMPORTS:
+            from lakestream_schemas.protobuf.protoc import compile_proto
 
         if schema.descriptors or not is_proto(schema.text):
             return schema
@@ -110,7 +127,8 @@ class ProtobufFormat(JsonFormat):
 
     @staticmethod
     def at_path(schema: Schema, path: tuple[int, ...]) -> Schema:
-        from lakestream_schemas.protobuf.model import message_of, name_at, read_files
+        with _IMPORTS:
+            from lakestream_schemas.protobuf.model import message_of, name_at, read_files
 
         files = read_files(schema.descriptors or schema.text)
         name = name_at(files, path)

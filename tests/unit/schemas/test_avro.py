@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -247,3 +249,28 @@ def test_a_misfit_before_a_payload_that_is_given_back_is_no_error(kind: str) -> 
     assert [each.row for each in decoded.misfits] == [0]
     formats = codec.formats(decoded.columns, [None, empty])
     assert codec.encode(decoded.columns, formats).to_pylist() == [None, empty]
+
+
+def test_two_threads_may_use_the_first_schema_at_once() -> None:
+    """A publish and a request for a schema did so, and one was refused: modules of fastavro import each other."""
+    program = """
+import sys, threading
+from lakestream.schemas.schema import Schema
+from lakestream_schemas.formats import AvroFormat
+sys.setswitchinterval(1e-6)
+start, failed = threading.Barrier(2), []
+def use(work):
+    start.wait()
+    try:
+        work(Schema(name="a", version=1, format="avro", text='"long"'))
+    except Exception as error:
+        failed.append(error)
+threads = [threading.Thread(target=use, args=[work]) for work in (AvroFormat.fingerprint, AvroFormat.check)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert not failed, failed
+"""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program], check=True)
