@@ -6,6 +6,8 @@ console, assistants, and Spark over NATS.
 
 from __future__ import annotations
 
+import pytest
+
 FUNCTIONS = [
     "SELECT * FROM read_parquet('x')",
     "SELECT * FROM parquet_scan('x')",
@@ -171,6 +173,8 @@ ANYTHING_ELSE = [
 
 EVERYTHING = [*FUNCTIONS, *UNKNOWN, *STATEMENTS, *PATHS, *ANYTHING_ELSE]
 """All of them."""
+SOME_FIRST = [pytest.param(each, marks=() if each in ANYTHING_ELSE else pytest.mark.heavy) for each in EVERYTHING]
+"""The same for a parameter of a test: those of `ANYTHING_ELSE` in `make test`, all in `make test-all`."""
 
 ROWS = [
     "SELECT count(*) FROM ORDERS",

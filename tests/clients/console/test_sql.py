@@ -12,7 +12,7 @@ import pytest
 from tests.clients.console.world import OWNER, USERS, Start, logged_in, until
 from tests.console import Browser, Reply
 from tests.servers import Server
-from tests.sql_escapes import EVERYTHING
+from tests.sql_escapes import SOME_FIRST
 
 pytestmark = pytest.mark.conformance
 
@@ -63,7 +63,7 @@ def test_values_are_exact(analyst: Browser) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *EVERYTHING,
+        *SOME_FIRST,
         "SELECT * FROM csv.`/etc/passwd`",
         "SELECT * FROM (WITH `/etc/passwd` AS (SELECT 1) SELECT * FROM `/etc/passwd`) a, `/etc/passwd`",
         "SELECT * FROM sqlite_master",
