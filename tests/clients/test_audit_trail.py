@@ -29,9 +29,9 @@ audit { max_bytes: 10MB }
 LOGIN = ["--user", "ann", "--password", "pw"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(Kind.OURS, tmp_path_factory.mktemp("audit") / "store", config=CONFIG, args=["-m", "-1"])
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "store", config=CONFIG, args=["-m", "-1"])
     server.start()
     yield server
     server.kill()
@@ -58,6 +58,14 @@ def messages(server: Server, least: int = 0) -> list[AuditMessage]:
         found.append(AuditMessage(seq, body, fields["Lake-Audit-Key"], fields["Lake-Audit-Signature"]))
     wire.close()
     return found
+
+
+def some(server: Server) -> list[AuditMessage]:
+    """Do what makes five entries; return them."""
+    asked = Session(server, "bob")
+    for number in range(5):
+        asked.ask(f"SELECT {number}")
+    return messages(server, 5)
 
 
 def entries(found: list[AuditMessage]) -> list[dict[str, Any]]:
@@ -94,7 +102,7 @@ def test_who_asked_and_changed_what_is_noted(server: Server) -> None:
 
 
 def test_the_trail_is_a_chain_over_restarts(server: Server) -> None:
-    before = messages(server)
+    before = some(server)
     server.stop()
     server.start()
     Session(server).ask("SELECT 1 AS after_restart")
@@ -106,7 +114,7 @@ def test_the_trail_is_a_chain_over_restarts(server: Server) -> None:
 
 
 def test_what_was_changed_left_out_or_forged_is_found(server: Server) -> None:
-    found = messages(server)
+    found = some(server)
     assert check(found).ok
     for at in range(1, len(found) - 1):
         assert not check([*found[:at], *found[at + 1 :]]).ok
@@ -123,6 +131,7 @@ def test_what_was_changed_left_out_or_forged_is_found(server: Server) -> None:
 
 
 def test_the_stream_is_not_purged(server: Server) -> None:
+    some(server)
     wire = Session(server).wire
     assert "error" in wire.api("STREAM.PURGE.LAKE_AUDIT")
     assert "error" in wire.api("STREAM.MSG.DELETE.LAKE_AUDIT", {"seq": 1})
@@ -133,6 +142,7 @@ def test_the_command_verifies_it(server: Server) -> None:
         command = [sys.executable, "-m", "lakestream", "verify", server.url, "--audit", *LOGIN, *more]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
+    some(server)
     found = run("--json")
     assert found.returncode == 0, found.stderr
     shown = json.loads(found.stdout)
@@ -146,6 +156,7 @@ def test_the_command_verifies_it(server: Server) -> None:
 
 
 def test_a_deleted_stream_is_made_again_and_its_deletion_is_in_it(server: Server) -> None:
+    some(server)
     Session(server).wire.api("STREAM.DELETE.LAKE_AUDIT")
     found = messages(server, 1)
     assert entries(found)[0]["what"]["request"] == "$JS.API.STREAM.DELETE.LAKE_AUDIT"
