@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.subjects import Steps
 from lakestream.raft.group.group import Group
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info
@@ -40,18 +41,6 @@ SHOWN_AT_ONCE = 16
 """Streams that are shown in one step."""
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in steps, with its result."""
-
-
-def finished(steps: Steps[T]) -> T:
-    """Do all steps now; return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 async def in_turns(steps: Steps[T]) -> T:

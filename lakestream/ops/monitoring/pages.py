@@ -30,7 +30,7 @@ from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, JetStreamPages, finished, in_turns, indented
+from lakestream.ops.monitoring.jetstream import Health, JetStreamPages, in_turns, indented
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
@@ -39,6 +39,7 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.subjects import finished
 
 MAX_TABLES = 100
 """Tables on one page of /lakez (100): each may take a listing of its log."""

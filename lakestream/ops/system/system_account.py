@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, NotLeading, compact, finished, in_turns
+from lakestream.ops.monitoring.jetstream import Health, NotLeading, compact, in_turns
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -27,7 +27,7 @@ from lakestream.ops.system.requests import added_up
 from lakestream.ports import ClientInfo, Clock, Handler, Single, singly
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
-from lakestream.protocol.subjects import matches, valid_literal
+from lakestream.protocol.subjects import finished, matches, valid_literal
 
 _PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz")
 

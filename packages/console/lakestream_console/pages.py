@@ -14,7 +14,7 @@ from lakestream import __version__
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_traffic, accountz
 from lakestream.ops.monitoring.connections import connz
-from lakestream.ops.monitoring.jetstream import finished, totals
+from lakestream.ops.monitoring.jetstream import totals
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages, lake_of, unhealthy
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -23,6 +23,7 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.subjects import finished
 from lakestream_console.client import ConsoleError
 
 NAMES = ("varz", "jsz", "connz", "routez", "raftz", "lakez", "healthz", "accountz")

@@ -36,13 +36,14 @@ from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
-from lakestream.ops.monitoring.jetstream import SHOWN_AT_ONCE, _api, compact, finished, indented
+from lakestream.ops.monitoring.jetstream import SHOWN_AT_ONCE, _api, compact, indented
 from lakestream.ops.monitoring.pages import HttpAnswer, Pages
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.durations import uptime_text
+from lakestream.protocol.subjects import finished
 from lakestream.runtime import IoWaits, LoopClock
 
 pytestmark = pytest.mark.unit
