@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from tests.clients.test_schemas import ask as ask_server
+from tests.clients.test_sql_over_nats import until
 from tests.conftest import StartServer
 from tests.registry_world import RegistryWorld
 
@@ -372,7 +376,7 @@ async def test_a_publish_in_confluents_wire_format_is_checked_by_its_id(url: str
 
 # ---------------------------------------------------------------------- import
 @heavy
-def test_another_registry_is_imported_with_ids_and_followed(start_server: StartServer, world: RegistryWorld) -> None:
+def test_another_registry_is_imported_with_ids(start_server: StartServer, world: RegistryWorld) -> None:
     from tests.clients.test_commands import run
 
     first = register(world, "orders", ORDER)
@@ -398,3 +402,27 @@ def test_another_registry_is_imported_with_ids_and_followed(start_server: StartS
         assert register(copy, "own", {**ORDER, "name": "Own"}) > second
     finally:
         copy.close()
+
+
+@heavy
+def test_another_registry_is_followed_until_the_command_ends(start_server: StartServer, world: RegistryWorld) -> None:
+    target = start_server()
+    copy = RegistryWorld(target.url)
+    copy.ask("PUT", "/mode", {"mode": "IMPORT"})
+    follow = [sys.executable, "-m", "lakestream", "registry", "follow", world.url, "--every", "0.1"]
+    with subprocess.Popen([*follow, "--server", target.url], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("following ")
+            assert copy.ask("GET", "/mode") == (200, {"mode": "READONLY_OVERRIDE"})
+            assert copy.error("POST", "/subjects/own/versions", definition(ORDER)) == 42205
+            first = register(world, "orders", ORDER)
+            until(lambda: copy.ask("GET", "/subjects/orders/versions/1")[1].get("id") == first)
+            register(world, "orders", ORDER_2)
+            world.ask("DELETE", "/subjects/orders/versions/1")
+            until(lambda: copy.ask("GET", "/subjects/orders/versions") == (200, [2]))
+        finally:
+            process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0
+    assert copy.ask("GET", "/mode") == (200, {"mode": "IMPORT"}), "the mode from before"
+    copy.close()

@@ -35,6 +35,8 @@ from lakestream_client.listening import (
 if TYPE_CHECKING:
     from lakestream_registry.registry import Registry
 
+FOLLOWING = "READONLY_OVERRIDE"
+"""Mode of the registry while it follows another one."""
 RECONNECT_S = 0.5
 """Pause between two attempts to reach the server."""
 _log = logging.getLogger("lakestream.registry")
@@ -108,14 +110,18 @@ def follow(
     async def run(found: Registry) -> None:
         place = SourceRegistry(source)
         await found.refresh()
-        await found.set_mode(None, "READONLY_OVERRIDE")
-        task = asyncio.ensure_future(follow_source(place, found, every, lambda text: _log.info("%s", text)))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        print(f"following {source.rpartition('@')[2]}", flush=True)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await found.set_mode(None, "")
+        before = found.own(None).mode
+        before = "" if before == FOLLOWING else before  # a run was killed
+        await found.set_mode(None, FOLLOWING)
+        try:
+            task = asyncio.ensure_future(follow_source(place, found, every, lambda text: _log.info("%s", text)))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            print(f"following {source.rpartition('@')[2]}", flush=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        finally:
+            await found.set_mode(None, before, force=True)
 
     with exits("", SourceFailed, RegistryError):
         asyncio.run(_with_registry(server, run))

@@ -73,7 +73,7 @@ class SourceRegistry:
         """Return an answer; `missing` for 404. Raises SourceFailed."""
         request = urllib.request.Request(f"{self._url}/{path}", headers={"Accept": "application/json"})
         if self._login:
-            request.add_header("Authorization", self._login)
+            request.add_unredirected_header("Authorization", self._login)  # another host does not get it
         try:
             context = ssl.create_default_context()
             with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:

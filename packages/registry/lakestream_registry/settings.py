@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lakestream.account.schemas import bucket
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 
 BUCKET = "SCHEMA_REGISTRY"
@@ -46,17 +47,6 @@ def entry_of(raw: bytes) -> RegistrySettings:
 
 
 def stream_config(replicas: int) -> dict[str, object]:
-    """Return the configuration of the bucket's stream, as clients create buckets."""
-    return {
-        "name": STREAM,
-        "description": "Settings of the schema registry (lakestream)",
-        "subjects": [f"{SUBJECTS}>"],
-        "max_msgs_per_subject": 1,
-        "discard": "new",
-        "storage": "file",
-        "num_replicas": replicas,
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-        "allow_direct": True,
-        "metadata": {"lakestream.lake": "off"},
-    }
+    """Return the configuration of the bucket's stream: that of the schemas' bucket, with one message for each key."""
+    own = {"name": STREAM, "description": "Settings of the schema registry (lakestream)", "subjects": [f"{SUBJECTS}>"]}
+    return bucket.stream_config(replicas) | own | {"max_msgs_per_subject": 1}
