@@ -56,7 +56,7 @@ def begin(table: str) -> None:
     if keys is None:
         raise TableSealed(table)
     if not storage.exists(f"{table}/{TABLE_KEY}"):
-        storage.write(f"{table}/{TABLE_KEY}", keys.wrap(keys.new()))
+        storage.create(f"{table}/{TABLE_KEY}", keys.wrap(keys.new()))  # never in the place of another one
 
 
 def is_encrypted(table: str) -> bool:
