@@ -168,9 +168,11 @@ def run(
     With --once and nothing to do Spark is not started.
     """
     from lakestream.lake.storage import lake as lakes
+    from lakestream_spark.write.outages import Outages
 
     lake = paths.root(options.lake)
     lakes.require(lake, options.create)
+    outages = Outages(lake, stop, complain)
     keeper = _keeper(lake, catalogs, metrics)
     began, moved = time.monotonic(), 0
     if options.once and not _has_work(lake) and not _iceberg_behind(lake, options.iceberg):
@@ -192,7 +194,6 @@ def run(
     from lakestream.lake.table.batches import Backlog
     from lakestream_spark.session import Rest
     from lakestream_spark.write.compactor import Compactor
-    from lakestream_spark.write.outages import Outages
     from lakestream_spark.write.spans import CommitSpans
     from lakestream_spark.write.stream_compaction import CompactionOptions
 
@@ -229,29 +230,28 @@ def run(
             complain=complain,
         )
 
-    outages = Outages(lake, stop, complain)
     compactor = metrics.compactor = make()
     try:
         while True:
-            if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
-                return 0 if stop.is_set() else 1
-            metrics.active = True
-            if options.once:
-                backlog = Backlog(lake)
-                with watched("compact", backlog.total, backlog.done):
-                    failures = compactor.once().failures
-                for each in keepers:
-                    each.once()
-                if not moved:
-                    _say_result(options.json, 0, 0, time.monotonic() - began)
-                return 1 if failures or stop.is_set() else 0
-            outages.working()
-            for each in keepers:
-                each.start()
             try:
+                if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
+                    return 0 if stop.is_set() else 1
+                metrics.active = True
+                if options.once:
+                    backlog = Backlog(lake)
+                    with watched("compact", backlog.total, backlog.done):
+                        failures = compactor.once().failures
+                    for each in keepers:
+                        each.once()
+                    if not moved:
+                        _say_result(options.json, 0, 0, time.monotonic() - began)
+                    return 1 if failures or stop.is_set() else 0
+                outages.working()
+                for each in keepers:
+                    each.start()
                 return _serve(compactor, upkeep, rest, lines, connect, options.interval, stop)
             except Exception as error:
-                if not outages.outlast(error):
+                if options.once or not outages.outlast(error):
                     raise
             # Another one may have worked meanwhile: take the lock again, and read everything anew.
             metrics.active = False

@@ -37,7 +37,7 @@ class NotALake(LakeError):
 
 
 class StorageFailed(LakeError):
-    """Raised when the object store fails or refuses a request."""
+    """Raised when the object store, or the file system of a lock, fails or refuses a request."""
 
     def __init__(self, what: str, path: str, reason: str) -> None:
         super().__init__(f"cannot {what} {path}: {reason}")

@@ -23,6 +23,7 @@ from lakestream_spark import jars
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
+from tests.lake.test_compactor import until
 from tests.servers import Kind, Server
 from tests.terminal import Terminal
 from tests.wire import Wire
@@ -328,3 +329,19 @@ def test_a_fresh_lake_is_for_its_owner_and_group_only(tmp_path: Path, started: l
         if modes[name] != (0o750 if path.is_dir() else 0o640)
     }
     assert wrong == {}
+
+
+def test_a_lake_that_is_away_while_spark_starts_is_waited_for(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+    model = StreamModel(tmp_path / "log")
+    model.publish(flights(100))
+    model.stage(lake)
+    running = Job(lake)
+    started.append(running)
+    # The lake has been looked at before the JVM is started, and the lock is taken long after that.
+    until(lambda: any("java" in each.name() for each in psutil.Process(running.process.pid).children(recursive=True)))
+    aside = lake.rename(lake.with_name("aside"))
+    running.wait_for(f"the lake at {lake} cannot be reached")
+    aside.rename(lake)
+    running.wait_for(f"the lake at {lake} is back")
+    running.wait_for("compacted 1 stream, 100 rows")
+    assert records(model.table(lake)) == model.expected()

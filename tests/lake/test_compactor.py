@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from lakestream.lake.storage.locks import JvmLock
 from lakestream.lake.table import batches
 from lakestream.lake.table.state import position_of
 from lakestream_spark.write import compactor as compactor_module
+from lakestream_spark.write import lake_compaction
 from lakestream_spark.write.clones import Clone
 from lakestream_spark.write.compactor import WORKER_TRIES, Compactor
 from lakestream_spark.write.lake_compaction import WORKER_LATE, BatchReport
@@ -40,11 +42,11 @@ def compactor(spark: Any, lake: Path) -> Iterator[Callable[..., Compactor]]:
     """Yield a function that makes compactors of the test's lake one after the other, as successive processes would."""
     made: list[Compactor] = []
 
-    def make(checkpoint: Path | None = None) -> Compactor:
+    def make(checkpoint: Path | None = None, **more: Any) -> Compactor:
         if made:
             made[-1].stop()
             made[-1].release()
-        made.append(Compactor(spark, str(lake), checkpoint and str(checkpoint)))
+        made.append(Compactor(spark, str(lake), checkpoint and str(checkpoint), **more))
         assert made[-1].acquire()
         return made[-1]
 
@@ -340,6 +342,31 @@ def test_a_stream_that_is_deleted_while_it_is_planned_is_forgotten(
     assert running.once().failures == {}
     check(lake, other)
     assert running.once().failures == {}
+
+
+@pytest.mark.parametrize("step", ["plan", "commit"])
+def test_a_step_that_does_not_end_is_reported_once_and_holds_up_no_housekeeping(
+    compactor: Callable[..., Compactor], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    model, told = stream(lake, tmp_path, "A"), list[str]()
+    go_on, real = threading.Event(), getattr(StreamCompaction, step)
+    running = compactor(complain=told.append)
+
+    def hanging(self: StreamCompaction, *arguments: Any) -> Any:
+        monkeypatch.setattr(lake_compaction, "LONG_SECONDS", 0.0)
+        go_on.wait()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(StreamCompaction, step, hanging)
+    running.start(0.2)
+    try:
+        until(lambda: running.tend() or any(model.identity.uid in line for line in told))
+        running.tend()
+        place = f"segments/A/{model.identity.uid}: "
+        assert sum(place in line for line in told) == 1, told
+    finally:
+        go_on.set()
+    until(lambda: caught_up(lake, model))
 
 
 def test_once_that_lost_its_lease_is_not_done(

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake, leaves_doubt
+from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake, first_line, leaves_doubt
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.local_storage import FILE_MODE
@@ -150,6 +150,8 @@ class JvmLock:
                 self._channel = channel
                 return True
         except Exception as error:
+            if "java.io." in str(error):
+                raise StorageFailed("lock", self._path, first_line(error)) from error
             if "OverlappingFileLockException" not in str(error):
                 raise
         finally:

@@ -95,7 +95,7 @@ def test_pauses_of_a_failing_stream_grow_and_end_when_it_stages_more(lake: Path,
         if offered:
             times.append(clock.now - 1000.0)
     pauses = [later - before for before, later in itertools.pairwise(times)]
-    assert pauses[:6] == [2, 4, 8, 16, 32, 64]
+    assert pauses[:6] == [2, 4, 8, 16, 32, source.LONGEST_PAUSE_SECONDS]
     model.publish(flights(5))
     model.stage(lake)
     assert look(reader, end)[1] == {"segments/A/A": model.sealed[-1].last_index}

@@ -45,6 +45,8 @@ WORKER_TRIES = 5
 which cannot be configured, and a busy machine may need longer."""
 WORKER_PAUSE_SECONDS = 1.0
 """Pause before the second attempt, doubled before each further one."""
+TEND_SECONDS = 1.0
+"""Time that `tend` waits for the end of a batch."""
 HEALTHY_SECONDS = 60.0
 """Run time after which a query's attempts are counted from zero."""
 CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".metadata.crc")
@@ -236,9 +238,14 @@ class Compactor:
             raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
     def tend(self) -> None:
-        """Look for requests of mirrors, also while there is no batch, and tell the progress. Call it every second."""
-        with self._work.busy:
-            self._work.clones.look(self._work.scan()[0])
+        """Look for requests of mirrors, also while there is no batch; tell the progress, and what takes long. Call it
+        every second."""
+        self._work.report_long()
+        if self._work.busy.acquire(timeout=TEND_SECONDS):
+            try:
+                self._work.clones.look(self._work.scan()[0])
+            finally:
+                self._work.busy.release()
         if (progress := self.progress).batch != self._told:
             compactor_files.PROGRESS.write(self._lake, progress)
             self._told = progress.batch

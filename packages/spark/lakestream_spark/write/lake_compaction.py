@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 
@@ -42,8 +42,12 @@ from lakestream_spark.write.tasks import Output, written
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PLAN_SECONDS = 1.0
 """Time that a batch gives the plans of its streams. Those that take longer are written with a later batch."""
+LONG_SECONDS = 600.0
+"""Time that a plan, the files of a batch, a commit, or its deletions may take before a line says that they go on."""
 WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gives it: the machine is too busy"
 
 
@@ -127,6 +131,8 @@ class LakeCompaction:
         self._clearing: dict[str, Future[None]] = {}  # deletions behind commits
         self._noted: dict[str, str] = {}
         self._reported: dict[str, str] = {}  # errors of the last scan
+        self._since: dict[str, float] = {}  # what is under way, by its description, and when it began
+        self._long = set[str]()  # of it, what was reported for its duration
         self.busy = threading.Lock()
         """Held while a batch or housekeeping is under way."""
         self.scanner = Scanner(lake)
@@ -183,7 +189,8 @@ class LakeCompaction:
     ) -> None:
         """Plan, write and commit streams; remove what is left of deleted ones."""
         plans = self._planned(wanted, offered, deleted, tally)
-        self._commit(plans, self._written(rows, plans, tally), tally)
+        written = self._timed(f"{self._lake}: the files of a batch", self._written, rows, plans, tally)
+        self._commit(plans, written, tally)
         for stream in wanted:
             if stream.directory in plans and stream.directory in deleted and stream.directory not in tally.failures:
                 self._forget(stream, tally)
@@ -216,7 +223,9 @@ class LakeCompaction:
                 self._forget(stream, tally)
             else:
                 through = offered[directory.removeprefix(f"{self._lake}/")]
-                self._plans[directory] = self._pool.submit(compaction.plan, through)
+                self._plans[directory] = self._pool.submit(
+                    self._timed, f"{directory}: the plan of a commit", compaction.plan, through
+                )
         mine = {each.directory: self._plans[each.directory] for each in wanted if each.directory in self._plans}
         wait(mine.values(), self.patience)
         found: dict[str, CommitPlan] = {}
@@ -312,10 +321,30 @@ class LakeCompaction:
         if self._halted():
             compaction.release()
             return None
-        outcome = compaction.commit(plan, output)
+        outcome = self._timed(f"{directory}: a commit", compaction.commit, plan, output)
         if not compaction.is_cleared:
-            self._clearing[directory] = self._pool.submit(compaction.clear)
+            self._clearing[directory] = self._pool.submit(
+                self._timed, f"{directory}: the deletion of rows", compaction.clear
+            )
         return outcome
+
+    def _timed(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._since[what] = time.monotonic()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            del self._since[what]
+            self._long.discard(what)
+
+    def report_long(self) -> None:
+        """Report once each piece of work that takes longer than LONG_SECONDS. May be called in any thread."""
+        for what, since in list(self._since.items()):
+            seconds = time.monotonic() - since
+            if seconds > LONG_SECONDS and what not in self._long:
+                self._long.add(what)
+                self._complain(
+                    f"{what} has taken {seconds:.0f} s and goes on; if nothing moves, start the compactor again"
+                )
 
     def _compaction(self, stream: StagedStream, deleted: bool) -> StreamCompaction | None:
         """Return the compaction of a stream; None if nothing of a deleted one has to be compacted."""

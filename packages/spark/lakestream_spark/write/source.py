@@ -84,8 +84,9 @@ STREAM_BYTES = 256 * 1024
 
 WAIT_SECONDS = 1.0
 """Pause before an open stream that does not fail is offered again."""
-LONGEST_PAUSE_SECONDS = 300.0
-"""Longest pause before a failing stream is offered again; the first is WAIT_SECONDS, each further one twice as long."""
+LONGEST_PAUSE_SECONDS = 60.0
+"""Longest pause before a failing stream is offered again; the first is WAIT_SECONDS, each further one twice as long.
+Whoever has removed the cause should not have to wait for minutes."""
 
 
 class Offset(msgspec.Struct, frozen=True):
