@@ -2,8 +2,9 @@
 
 Belongs here: the masks of a stream (lake/table/masks.py) as a SELECT over its rows, and their functions for DuckDB. The
 payload comes as JSON with the masks in it, written anew from what was decoded; one that is no JSON object is NULL. A
-typed column with a masked field inside is NULL. Conditions of a user see the masks alone: they are the columns. The key
-of the hashes is in functions of this process, never in the text of a query, and no query may call them.
+typed struct, or a list of them, is made again with the masks inside; a map with a masked field is NULL. Conditions of a
+user see the masks alone: they are the columns. The key of the hashes is in functions of this process, never in the text
+of a query, and no query may call them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakestream.lake.table.masks import How, Mask, Masks
-from lakestream.lake.table.schema import doubled, is_own
+from lakestream.lake.table.schema import doubled, is_own, literal
 from lakestream_sql.explained import SqlError
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Masking:
             columns: their types by name.
             of_misfits: the rows have reasons, which may tell of values.
         """
+        import duckdb
+
         shown = list[str]()
         for name, kind in columns.items():
             if name == "data":
@@ -70,10 +73,30 @@ class Masking:
             elif of_misfits and name == "reason":
                 shown.append("NULL::VARCHAR AS reason")
             elif not is_own(name) and (rule := self._fields.get(name.casefold())) is not None:
-                quoted = doubled(name)
-                hashed = f"{self.text_function}_{rule}(CAST({quoted} AS VARCHAR))"
-                shown.append(f"{hashed if rule in ('hash', 'last4') else f'NULL::{kind}'} AS {quoted}")
+                shown.append(f"{self._value(doubled(name), duckdb.type(kind), rule)} AS {doubled(name)}")
         return f"SELECT * REPLACE ({', '.join(shown)}) FROM ({rows})" if shown else rows
+
+    def _value(self, value: str, kind: Any, rule: Any, depth: int = 0) -> str:
+        """Return the expression of a typed value, of a column or a field inside one, with its masks.
+
+        Args:
+            kind: of DuckDB.
+            rule: a mask, or masks of fields by their names.
+        """
+        if rule is None:
+            return value
+        if rule in ("hash", "last4"):
+            return f"{self.text_function}_{rule}(CAST({value} AS VARCHAR))"
+        if isinstance(rule, dict) and kind.id == "list":
+            item = f"item_{depth}"
+            return f"list_transform({value}, lambda {item}: {self._value(item, kind.child, rule, depth + 1)})"
+        if isinstance(rule, dict) and kind.id == "struct":
+            fields = list[str]()
+            for name, inner in kind.children:
+                field = f"struct_extract({value}, {literal(name)})"
+                fields.append(f"{doubled(name)} := {self._value(field, inner, rule.get(name.casefold()), depth)}")
+            return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({', '.join(fields)}) END"
+        return f"NULL::{kind}"
 
     def functions(self) -> dict[str, tuple[Callable[[pa.Array], pa.Array], str]]:
         """Return the functions of the SELECT by name, with the type that each takes and returns."""
