@@ -16,7 +16,8 @@ import pytest
 
 from lakestream_verify.audit_check import AuditMessage, check
 from tests.clients.test_sql_over_nats import Session
-from tests.servers import Kind, Server
+from tests.console import Browser
+from tests.servers import Kind, Server, encrypting
 
 pytestmark = pytest.mark.conformance
 
@@ -72,6 +73,10 @@ def entries(found: list[AuditMessage]) -> list[dict[str, Any]]:
     return [json.loads(each.body) for each in found]
 
 
+def without_outcomes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in found if each["what"].get("event") != "sql"]
+
+
 def test_who_asked_and_changed_what_is_noted(server: Server) -> None:
     ann, bob = Session(server), Session(server, "bob")
     ann.fill("ORDERS", 2)
@@ -84,7 +89,7 @@ def test_who_asked_and_changed_what_is_noted(server: Server) -> None:
     ann.wire.publish(
         "$JS.EVENT.ADVISORY.API", b'{"subject": "$JS.API.STREAM.DELETE.ORDERS", "client": {"user": "bob"}}'
     )
-    found = entries(messages(server, 5))[:5]
+    found = without_outcomes(entries(messages(server, 6)))[:5]
     told = [(each["kind"], each["who"]["user"], each["what"]) for each in found]
     assert [each[:2] for each in told] == [
         ("api", "ann"),
@@ -99,6 +104,54 @@ def test_who_asked_and_changed_what_is_noted(server: Server) -> None:
     assert told[3][2]["failed"]
     assert told[4][2] == {"event": "sharing", "told": {"table": "ORDERS"}}
     assert "DELETE.ORDERS" not in str(entries(messages(server)))
+
+
+def test_the_outcome_of_a_query_is_noted(server: Server) -> None:
+    """By the reply subject of its request; of an error the code alone, since its text may have values of rows."""
+    asked = Session(server, "bob")
+    asked.ask("SELECT * FROM range(3)")
+    asked.ask("SELECT CAST('SECRET' AS INT)")
+    asked.ask({"sql": "SELECT 1", "max_rows": -1})
+    found = entries(messages(server, 6))
+    replies = [each["what"]["reply"] for each in found if each["kind"] == "sql"]
+    assert all(each["who"]["user"] == "bob" for each in found if each["kind"] == "sql")
+    outcomes = {e["what"]["told"].pop("reply"): (e["who"], e["what"]["told"]) for e in found if e["kind"] == "event"}
+    server_itself = {"server": "under-test"}
+    assert outcomes[replies[0]][0] == server_itself
+    assert outcomes[replies[0]][1].pop("bytes") > 0
+    assert [outcomes[reply] for reply in replies] == [
+        (server_itself, {"rows": 3}),
+        (server_itself, {"error": 400}),
+        (server_itself, {"error": 400}),
+    ]
+
+
+def test_queries_of_the_console_and_their_outcome_are_noted(server: Server) -> None:
+    browser = Browser(server)
+    browser.log_in(user="bob", password="pw")
+    for query in ("SELECT 1", "SELECT CAST('SECRET' AS INT)"):
+        browser.post("sql", {"query": query})
+    told = [each["what"]["told"] for each in entries(messages(server, 4)) if each["kind"] == "event"]
+    first, then, second, last = told
+    assert [each["sql"] for each in (first, second)] == ["SELECT 1", "SELECT CAST('SECRET' AS INT)"]
+    assert first["user"] == second["user"] == "bob"
+    assert (then["id"], last) == (first["id"], {"id": second["id"], "error": 400})
+    assert then["bytes"] > 0
+
+
+def test_a_key_of_the_trail_outlives_the_beginning_of_encryption(server: Server) -> None:
+    some(server)
+    server.stop()
+    server.config = encrypting(CONFIG, "a key")
+    server.start()
+    Session(server).ask("SELECT 1 AS encrypted")
+    found = messages(server, 1)
+    deadline = time.monotonic() + 30
+    while not any(b"encrypted" in each.body for each in found):
+        assert time.monotonic() < deadline, server.log(20)
+        found = messages(server, len(found) + 1)
+    seen = check(found)
+    assert (seen.wrong, len(seen.keys)) == ([], 1)
 
 
 def test_the_trail_is_a_chain_over_restarts(server: Server) -> None:

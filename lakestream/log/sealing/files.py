@@ -23,8 +23,9 @@ from lakestream.log.sealing.content import HEADER_SIZE, Content, Unsealed, is_pl
 from lakestream.log.sealing.keys import SUFFIX, Keyring, ScopeKey, id_in
 from lakestream.log.store.creations import KEY
 
-PLAIN = frozenset({"VERSION", "LOCK", KEY, "VERSION.tmp", KEY + ".tmp"})
-"""Names of files that are not sealed: they have nothing that a client sent."""
+PLAIN = frozenset({"VERSION", "LOCK", KEY, "VERSION.tmp", KEY + ".tmp", "audit.seed"})
+"""Names of files that are not sealed: they have nothing that a client sent. The seed of an audit trail is read by a
+package that knows nothing of stores."""
 _DEPTH = 3
 """Parts of the path of a stream's directory in a store: account, `streams`, name."""
 _META = "_meta_"

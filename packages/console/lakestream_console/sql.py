@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from lakestream.ops.sql import last, processes
 from lakestream.ops.sql.last import MENTIONED
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Clock, Single
+from lakestream.protocol.nuid import nuid
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
 
 MAX_PROCESSES = 4
@@ -96,7 +97,10 @@ class SqlProcesses:
                 process = await self._start(client)
             if client in self._cancelled:  # meanwhile
                 raise ConsoleError(409, CANCELLED)
-            return await self._within(limit_s, process, client, body, rows)
+            with _told(client, body) as outcome:
+                answer = await self._within(limit_s, process, client, body, rows)
+                outcome["bytes"] = len(answer)
+            return answer
         finally:
             self._busy.discard(client)
             self._cancelled.discard(client)
@@ -141,9 +145,6 @@ class SqlProcesses:
         options, who = self._sql(), client.connection.client
         sees = who.sees if options.row_permissions else None
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
-        told = {"user": who.user, "host": who.host, "sql": body.query, "engine": body.engine}
-        # For an audit trail, if there is one: the query does not come over NATS.
-        client.connection.hub.send(Single(b"$LAKE.EVENT.console", payload=msgspec.json.encode(told)))
         await process.say(ask | {"viewer": {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}})
         mentioned = MENTIONED.decode(await process.hear())
         streams = mentioned.streams
@@ -220,6 +221,25 @@ class SqlProcesses:
         process = self._held.get(client)
         if process is not None:
             self._clock.spawn(self._end(client, process))
+
+
+@contextlib.contextmanager
+def _told(client: ConsoleClient, body: SqlBody) -> Iterator[dict[str, int]]:
+    """Tell an audit trail, if there is one, of a query and how it ended: it does not come over NATS. Of an error the
+    status is told alone: its text may have values of rows that not everybody may see."""
+    hub, who, number, outcome = client.connection.hub, client.connection.client, nuid(), dict[str, int]()
+
+    def tell(told: dict[str, str | int]) -> None:
+        hub.send(Single(b"$LAKE.EVENT.console", payload=msgspec.json.encode(told | {"id": number})))
+
+    tell({"user": who.user, "host": who.host, "sql": body.query, "engine": body.engine})
+    try:
+        yield outcome
+    except ConsoleError as error:
+        outcome["error"] = error.status
+        raise
+    finally:
+        tell({**outcome})
 
 
 def _judge(client: ConsoleClient, streams: list[str], lists: bool) -> None:

@@ -135,6 +135,7 @@ class _Trail:
         except DECODE_ERRORS:
             return  # refused
         what: dict[str, Any] = {"sql": asked.sql[:MAX_TEXT], "engine": asked.engine, "subject": subject.decode()}
+        what["reply"] = reply.decode("utf-8", "replace")  # by which the outcome is told
         self._note("sql", _shown(client), what | ({} if asked.as_of is None else {"as_of": asked.as_of}))
 
     def _told(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

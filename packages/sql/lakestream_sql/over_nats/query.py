@@ -123,7 +123,7 @@ class RunningQuery:
         ]
         try:
             await self._task
-            self._end({})
+            self._end()
         except TimeoutError:
             limit = format_duration(self._options.max_time_ns)
             self._fail(QueryRefused(sql.TIMED_OUT, f"the query was stopped after {limit} (sql.max_time)"))
@@ -357,7 +357,7 @@ class RunningQuery:
         reply = f"{sql.FLOW}{self.id}.{number}".encode()
         self._send(reply, {sql.PART: "batch", sql.BATCH: number}, body)
 
-    def _end(self, error: dict[str, str | int]) -> None:
+    def _end(self, code: int = 0, error: str = "") -> None:
         values: dict[str, str | int] = {
             sql.PART: "end",
             sql.ROWS: self._rows,
@@ -367,9 +367,18 @@ class RunningQuery:
         }
         if self._truncated:
             values[sql.TRUNCATED] = "true"
-        self._bus.send(Single(self._asked.reply, header=sql.encode_headers(values | error)))
+        values |= sql.error_headers(code, error) if code else {}
+        self._bus.send(Single(self._asked.reply, header=sql.encode_headers(values)))
+        tell_outcome(self._bus, self._asked.reply, self._rows, self._bytes, code)
 
     def _fail(self, error: QueryRefused) -> None:
         self._figures.failed += 1
         self._figures.last_error = f"{error.code}:{str(error).splitlines()[0] if str(error) else ''}"
-        self._end(sql.error_headers(error.code, str(error)))
+        self._end(error.code, str(error))
+
+
+def tell_outcome(bus: Bus, reply: bytes, rows: int = 0, size: int = 0, error: int = 0) -> None:
+    """Tell an audit trail, if there is one, how a query ended."""
+    if bus.interest(sql.OUTCOME.encode()):
+        outcome = sql.SqlOutcome(reply.decode("utf-8", "replace"), rows, size, error)
+        bus.send(Single(sql.OUTCOME.encode(), payload=msgspec.json.encode(outcome)))

@@ -19,7 +19,7 @@ from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
 from lakestream_sql.over_nats.pool import Pool, TooManyQueries
-from lakestream_sql.over_nats.query import QueryRequest, RunningQuery
+from lakestream_sql.over_nats.query import QueryRequest, RunningQuery, tell_outcome
 from lakestream_sql.visible import Viewer
 
 MAX_QUERY = 64 << 10
@@ -101,6 +101,7 @@ class SqlService:
             figures.last_error = f"{refused[0]}:{refused[1]}"
             values = {sql.PART: "end"} | sql.error_headers(*refused)
             bus.send(Single(reply, header=sql.encode_headers(values)))
+            tell_outcome(bus, reply, error=refused[0])
             return
         figures.queries += 1
         options = self._options()
