@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -40,13 +40,14 @@ from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.masks import NO_MASKS, Masks, of_config, of_table
 from lakestream.lake.table.schema import REMOVED_COLUMN, column_names, doubled, literal
 from lakestream.log.format.departures import Point
+from lakestream.protocol.client import Sight
 from lakestream_sql import Timestamps, buckets, last, typed
 from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
 from lakestream_sql.masking import Masking
 from lakestream_sql.mentions import Mention, Travel, delta_scan
 from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
-from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible
+from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
 
 if TYPE_CHECKING:
     from lakestream.lake.table.json_schema import JsonSchema
@@ -451,7 +452,25 @@ class StatementSnapshot:
         rows = self._rows(mention)
         if self._sees is not None and mention.subject is not None:  # no condition of the user comes below the barrier
             rows = f"SELECT * FROM ({rows}) WHERE subject = {literal(mention.subject)}"
-        return visible(rows, self._sees)
+        return visible(rows, self._sights(mention))
+
+    def _sights(self, mention: Mention) -> Sequence[Sight] | None:
+        """Return what the user sees of a stream as it is now, whose subjects are known: files state their range."""
+        live = self._live.get(mention.name)
+        if self._sees is None or live is None or mention.travel is not None:
+            return self._sees
+        files = [] if live.view.state is None else live.view.state.files
+        lows, highs = [each.min_subject for each in files], [each.max_subject for each in files]
+        if live.tail.num_rows:
+            import pyarrow.compute as pc
+
+            found = pc.min_max(live.tail.column("subject")).as_py()
+            lows.append(found["min"])
+            highs.append(found["max"])
+        if not lows:
+            return self._sees
+        # One that has been cut stands for all that it begins.
+        return within(self._sees, min(lows), max(highs)[: min(map(len, highs))])
 
     def _rows(self, mention: Mention) -> str:
         """Return all rows of a stream's table."""

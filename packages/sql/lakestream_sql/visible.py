@@ -4,7 +4,8 @@ Belongs here: the subjects that permissions allow as a condition in DuckDB's SQL
 table. DuckDB moves a user's conditions and expressions down to the scan, before those of an inner query, and the error
 of a cast has the value in it. It cannot move them below an OFFSET, since that would change which rows are left out: an
 OFFSET of 0 keeps the order, and costs the second thread of the scan. Conditions of the barrier itself go down to the
-files: literal subjects and prefixes leave out files and row groups by their statistics.
+files: literal subjects and prefixes leave out files and row groups by their statistics. DuckDB compares a range with
+these, not two ranges with OR, so permissions that no subject of the stream can match (`_INBOX.>`) are left out first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,22 @@ TELLING = frozenset({"stats"})
 def visible(select: str, sees: Sequence[Sight] | None) -> str:
     """Return a SELECT of the rows that a user may see among those of another one. `sees`: None for all."""
     return select if sees is None else f"SELECT * FROM ({select}) WHERE {_condition(sees)} OFFSET 0"
+
+
+def within(sees: Sequence[Sight], low: str, high: str) -> list[Sight]:
+    """Return what a user sees of a stream, without the filters that no subject from `low` to `high` matches. `high` may
+    be the beginning of the last one."""
+
+    def may_match(filter: str) -> bool:
+        head = filter if is_literal(filter.encode()) else filter[: min(at for at in map(filter.find, "*>") if at >= 0)]
+        return low[: len(head)] <= head and head[: len(high)] <= high
+
+    found = list[Sight]()
+    for sight in sees:
+        allow = None if sight.allow is None else tuple(filter(may_match, sight.allow))
+        if allow is None or allow:
+            found.append(Sight(allow, tuple(filter(may_match, sight.deny))))
+    return found
 
 
 def _condition(sees: Sequence[Sight]) -> str:

@@ -17,7 +17,7 @@ from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import matches
 from lakestream_sql.confined import ForbiddenQuery
 from lakestream_sql.session import Session
-from lakestream_sql.visible import Viewer, visible
+from lakestream_sql.visible import Viewer, visible, within
 from tests.sql_escapes import ROWS, TELLING
 
 pytestmark = pytest.mark.unit
@@ -116,12 +116,23 @@ def test_the_condition_selects_the_subjects_that_match(subjects: list[str], sigh
     connection = duckdb.connect()
     connection.register("rows", rows)
     found = connection.execute(visible("FROM rows", sights)).fetchall()
+    assert connection.execute(visible("FROM rows", within(sights, min(subjects), max(subjects)))).fetchall() == found
+    assert connection.execute(visible("FROM rows", within(sights, "", max(subjects)[:2]))).fetchall() == found
     wanted = [
         (subject, seq)
         for seq, subject in enumerate(subjects)
         if any((each.allow is None or match(each.allow, subject)) and not match(each.deny, subject) for each in sights)
     ]
     assert sorted(found) == sorted(wanted)
+
+
+def test_filters_that_no_subject_of_the_stream_matches_are_left_out() -> None:
+    """One range leaves out files and row groups by their statistics, several with OR leave out none."""
+    sees = [Sight(("orders.eu.>", "_INBOX.>", "orders.*.1", "orders.x.1"), ("x.*", "orders.*.z")), Sight(("_INBOX.>",))]
+    assert within(sees, "orders.eu.1", "orders.us.") == [Sight(("orders.eu.>", "orders.*.1"), ("orders.*.z",))]
+    assert within([Sight(None, ("x.>",))], "a", "b") == [Sight()]
+    assert within(sees[1:], "orders.eu.1", "orders.us.4") == []
+    assert visible("FROM rows", []) == "SELECT * FROM (FROM rows) WHERE false OFFSET 0"
 
 
 def test_no_expression_of_a_user_comes_below_the_barrier() -> None:
