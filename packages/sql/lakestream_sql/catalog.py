@@ -46,6 +46,7 @@ from lakestream_sql.buckets import View
 from lakestream_sql.explained import BadSql, SqlError, excerpt
 from lakestream_sql.masking import Masking
 from lakestream_sql.mentions import Mention, Travel, delta_scan
+from lakestream_sql.tokens import names_of_with
 from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
 from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
 
@@ -267,6 +268,8 @@ class StreamCatalog:
             ", ".join(map(spelled, tables[:MANY_TABLES])) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
         )
         own = {table.rpartition("/")[2].lower(): spelled(table) for table in tables}
+        if mention.bare:
+            own |= {each.lower(): each for each in names_of_with(text)}
         near = difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)
         close = [own[each] for each in near if own[each] != spelled(name)]
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")

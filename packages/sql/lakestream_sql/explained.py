@@ -16,11 +16,14 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.table.schema import doubled
+from lakestream.lake.table.schema import doubled, literal
+from lakestream_sql.tokens import significant
 
 EXCERPT = 160
 """Characters of a line that an error shows."""
 ENGINE_HINT = "Spark SQL: `--engine spark`"
+FIELD_HINT = "a field of JSON payloads: json->>{}"
+CAST_HINT = "a field of JSON is no number until it is cast: (json->>'price')::double"
 _KIND = re.compile(r"^[A-Z][\w ]*? Error: ")
 _BEFORE_CAUSE = "an unsuccessful or closed pending query result\nError: "
 """The end of what DuckDB says before the error of a value behind rows that were right."""
@@ -28,7 +31,21 @@ _SPARK_WORDS = re.compile(
     r"""at or near "(`|view|rlike|regexp|div|distribute|sort|cluster|array|map|anti|percent|minus|<=>|lateral)""", re.I
 )
 """Words of Spark's SQL at which DuckDB's parser gives up."""
-_NO_COLUMN = re.compile(r'^(?:Values list|Table) "(.+)" does not have a column named "(.+)"')
+_LOST = [
+    (re.compile(rf"^{said}"), behind)
+    for said, behind in (
+        (r'(?:Values list|Table) "(?P<table>.+)" does not have a column named "(?P<column>.+)"', ""),
+        (r'Column "(?P<column>.+)" does not exist on (?:left|right) side of join', "USING"),
+        (r'Column "(?P<column>.+)" in EXCLUDE list not found', "EXCLUDE"),
+        (r'Column "(?P<column>.+)" in REPLACE list not found', "REPLACE"),
+        (r'Column "(?P<column>.+)" referenced in UNPIVOT', "ON"),
+        (r'Referenced table "(?P<other>.+)" not found', ""),
+        (r'Could not find key "(?P<other>.+)" in struct', ""),
+        (r"Cannot extract field '(?P<other>.+)' from expression", ""),
+    )
+]
+"""Errors of names that DuckDB gives no place, or not what is near; and the word behind which the name stands."""
+_OF_JSON = re.compile(r"'\w+\((?:VARCHAR|JSON)\)'.*-> DOUBLE|values of type VARCHAR and type \w*(?:INT|DEC)", re.DOTALL)
 _SPARK_CALL = re.compile(r"\b(array|map|except|values)\s*\(?\s*$", re.I)
 
 
@@ -103,6 +120,8 @@ def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
     text = said.text.strip()
     if "BLOB" in text and "No function matches" in text:
         text = f"{text.splitlines()[0].rstrip('.')}.\n`data` is binary: write text(data) to use it as text"
+    if _OF_JSON.search(text):
+        text += f"\n{CAST_HINT}"
     only_spark = said.kind.endswith("Function") and said.missing.lower().rstrip("_") in _spark_functions()
     is_spark = is_spark or said.missing.startswith("`")
     if is_spark or only_spark or _SPARK_WORDS.search(text):
@@ -110,17 +129,48 @@ def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
     return text
 
 
-def missing_column(said: DuckdbError) -> tuple[str, str] | None:
-    """Return the table and the column that an error finds missing, which DuckDB says without what is near."""
-    found = _NO_COLUMN.match(said.text)
-    return None if found is None else (found[1], found[2])
+class LostName(msgspec.Struct, frozen=True):
+    """A name that an error finds missing: the name, the word of the query behind which it stands ("": any), and True
+    for a column. `table`: the only one that it can be of; "" if there are several."""
+
+    name: str
+    behind: str
+    is_column: bool
+    table: str = ""
+
+    def place(self, sql: str) -> int | None:
+        """Return its offset in a query; None if it may be one of several."""
+        found = significant(sql)
+        first = next((at for at, token in enumerate(found) if token.is_word(self.behind)), 0)
+        places = [token.start for token in found[first:] if token.name.lower() == self.name.lower()]
+        return places[0] if len(places) == 1 else None
 
 
-def no_column(table: str, column: str, known: list[str]) -> str:
-    """Return the error for a column that a table has not. `known`: the columns of the streams of the query."""
-    near = difflib.get_close_matches(column.lower(), dict.fromkeys(known), 3, 0.5)
+def lost(said: DuckdbError) -> LostName | None:
+    """Return the name that an error finds missing, where DuckDB tells too little; None for another error."""
+    for pattern, behind in _LOST:
+        if (found := pattern.match(said.text)) is not None:
+            names = found.groupdict()
+            return LostName(names.get("column") or names["other"], behind, "column" in names, names.get("table") or "")
+    return None
+
+
+def no_column(said: DuckdbError, column: LostName, known: list[str]) -> str:
+    """Return the error for a column that is missing, with those that are near.
+
+    Args:
+        known: the columns of the streams of the query.
+    """
+    near = difflib.get_close_matches(column.name.lower(), dict.fromkeys(known), 3, 0.5)
     advice = f"\nDid you mean {' or '.join(map(doubled, near))}?" if near else ""
-    return f"{doubled(table)} has no column {doubled(column)}{advice}"
+    text = f"{doubled(column.table)} has no column {doubled(column.name)}" if column.table else advised(said)
+    return text + advice
+
+
+def with_field(text: str, column: str, known: list[str]) -> str:
+    """Return the error for a missing column with the way to a field of the payload, if the column may be one."""
+    is_typing_error = difflib.get_close_matches(column.lower(), map(str.lower, known), 1, 0.6)
+    return text if is_typing_error or "json" not in known else f"{text}\n{FIELD_HINT.format(literal(column))}"
 
 
 def is_sparks(before: str) -> bool:

@@ -33,6 +33,7 @@ from lakestream_sql.masking import Masking, prepare_masks
 from lakestream_sql.mentions import Mention
 from lakestream_sql.parser import SqlParser, characters
 from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, parse, rewrite
+from lakestream_sql.tokens import tokens
 from lakestream_sql.typed import prepare_duckdb
 from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 from lakestream_sql.visible import EVERYTHING
@@ -373,7 +374,7 @@ class Session:
                 return result
             except duckdb.IOException as error:
                 if not snapshot.sources():  # of a file that the query names by itself
-                    raise self._explained(explained.read(error), text, None, snapshot) from None
+                    raise self._explained(explained.read(error), text, None, statement, snapshot) from None
                 failure: Exception = error
             except (duckdb.InternalException, duckdb.FatalException) as error:
                 raise EngineFailed(str(error)) from None
@@ -382,24 +383,37 @@ class Session:
                 if said.position is not None:
                     offset = characters(before + query + behind, said.position) - len(before)
                     at = statement.place(edited.place(max(offset, 0)))
-                raise self._explained(said, text, at, snapshot) from None
+                raise self._explained(said, text, at, statement, snapshot) from None
         raise SqlError(
             f"a file of the table could not be read: {explained.first_line(failure)}. An old version stays readable "
             f"until VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
         ) from failure
 
     def _explained(
-        self, said: explained.DuckdbError, text: str, offset: int | None, snapshot: StatementSnapshot
+        self,
+        said: explained.DuckdbError,
+        text: str,
+        offset: int | None,
+        statement: Statement,
+        snapshot: StatementSnapshot,
     ) -> SqlError:
         """Return DuckDB's error, shown at its place in the user's query."""
         if said.kind == "Table" and said.missing and offset is not None:
+            first = next(tokens(text[offset:])).name
+            if first.lower() != said.missing.lower():
+                reason = f"there is no table {first}.{said.missing}: a stream is written as in FROM ORDERS"
+                return BadSql(reason, text, offset)
             return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
-        if (column := explained.missing_column(said)) is not None:
-            described = [
-                row for each in snapshot.sources() for row in self._rows_of(f"DESCRIBE {each}", snapshot.arrow)
-            ]
-            return BadSql(explained.no_column(*column, [str(row[0]) for row in described]), text, offset)
-        return BadSql(explained.advised(said), text, offset)
+        lost = explained.lost(said)
+        if lost is not None and (offset is None or lost.behind) and (place := lost.place(statement.sql)) is not None:
+            offset = statement.place(place)
+        is_column = (lost is not None and lost.is_column) or (said.missing and not said.kind)
+        described = snapshot.sources() if is_column else ()
+        known = [str(row[0]) for each in described for row in self._rows_of(f"DESCRIBE {each}", snapshot.arrow)]
+        if lost is not None and lost.is_column:
+            return BadSql(explained.no_column(said, lost, known), text, offset)
+        advised = explained.advised(said)
+        return BadSql(explained.with_field(advised, said.missing, known) if is_column else advised, text, offset)
 
     def _interruptible(
         self, sql: str, arrow: dict[str, Any], meanwhile: Callable[[], None] | None = None

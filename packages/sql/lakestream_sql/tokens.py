@@ -125,6 +125,17 @@ def split(text: str, language: Language = "duckdb") -> tuple[list[tuple[str, int
     return done, text[start:] if has_tokens else ""
 
 
+def names_of_with(text: str) -> list[str]:
+    """Return the names of the queries of a WITH, as they are written: those before `AS (`."""
+    found = significant(text)
+    behind = [*found[2:], *found[:2]]
+    return [
+        each.text
+        for each, as_, query in zip(found, found[1:], behind, strict=False)
+        if each.kind in ("word", "quoted") and as_.is_word("AS") and query.text == "("
+    ]
+
+
 def closing(found: list[SqlToken], at: int) -> int | None:
     """Return the number of the token behind the parenthesis that closes the one at `at`; None if none does."""
     for number, depth in enumerate(itertools.accumulate(token.depth for token in found[at:])):

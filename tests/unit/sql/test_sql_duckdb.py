@@ -349,6 +349,18 @@ def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
         ("SELECT ORDERS.sq FROM ORDERS", '"ORDERS" has no column "sq"\nDid you mean "seq"', "ORDERS.sq"),
         ("SELECT x.nowhere FROM (SELECT seq FROM ORDERS) x", '"x" has no column "nowhere"\n  line 1', "x.nowhere"),
         ("SELECT seq\nFROM ORDERS\nWHERE nope = 'é'", 'Referenced column "nope" not found', "nope"),
+        ("SELECT a.seq FROM ORDERS a JOIN ORDERS b USING (sequ)", 'left side of join!\nDid you mean "seq"?', "sequ)"),
+        ("SELECT seq FROM ORDERS a JOIN ORDERS b USING (sek)", 'left side of join!\nDid you mean "seq"?', "sek)"),
+        ("SELECT sek AS x, * EXCLUDE (sek) FROM ORDERS", "EXCLUDE list not found in FROM clause", "sek) FROM"),
+        ("SELECT * REPLACE (1 AS sek) FROM ORDERS", 'Did you mean "seq"?', "sek) FROM"),
+        ("UNPIVOT ORDERS ON sek INTO NAME n VALUE v", 'Did you mean "seq"?', "sek INTO"),
+        ("SELECT nix.* FROM ORDERS", 'Referenced table "nix" not found', "nix.*"),
+        ("SELECT s.b FROM (SELECT {'a': seq} AS s FROM ORDERS)", 'Could not find key "b" in struct', "b FROM"),
+        ("SELECT sum(price) FROM ORDERS", "a field of JSON payloads: json->>'price'", "price)"),
+        ("SELECT sum(json->>'a') FROM ORDERS", "is no number until it is cast: (json->>'price')::double", "sum("),
+        ("SELECT 1 FROM ORDERS WHERE json->>'a' > 5", "is no number until it is cast", "> 5"),
+        ("FROM main.ORDERS", "there is no table main.ORDERS: a stream is written as in FROM ORDERS", "main.ORDERS"),
+        ("WITH newest AS (FROM ORDERS) SELECT seq FROM newst", "Did you mean newest?", "newst"),
     ],
 )
 def test_errors_say_what_and_where(session: Session, query: str, message: str, place: str | None) -> None:
@@ -358,6 +370,26 @@ def test_errors_say_what_and_where(session: Session, query: str, message: str, p
     if place is not None:
         *_, shown, mark = [line for line in str(caught.value).splitlines() if line.startswith("  ")][:3]
         assert shown[mark.index("^") :].startswith(place)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT s.b, b FROM (SELECT {'a': seq} AS s, 1 AS b FROM ORDERS)",
+        "FROM ORDERS a JOIN ORDERS b USING (seq) JOIN (SELECT 1 AS x) c USING (seq)",
+    ],
+)
+def test_a_name_that_may_stand_in_two_places_has_none(session: Session, query: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        session.query(query)
+    assert "^" not in str(caught.value)
+
+
+def test_a_typing_error_is_no_field_of_the_payload(session: Session) -> None:
+    with pytest.raises(SqlError) as caught:
+        session.query("SELECT subjct FROM ORDERS")
+    assert "Candidate bindings" in str(caught.value)
+    assert "json->>" not in str(caught.value)
 
 
 def test_an_error_in_a_long_line_shows_what_is_around_its_place(session: Session) -> None:
