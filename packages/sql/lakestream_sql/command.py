@@ -209,7 +209,12 @@ class _Shell:
         described = "no table yet" if count == 0 else "1 table" if count == 1 else f"{count} tables"
         print(f"lakestream sql on {self._session.root}: {described}. .help for help, .quit to leave.")
         pending = ""
-        completer = Completer(self._session.run, self._language, lambda: pending + _before_word())
+
+        def typed() -> tuple[str, str]:
+            before, behind = _around_word()
+            return pending + before, behind
+
+        completer = Completer(self._session.run, self._language, typed)
         with _history(completer):
             while True:
                 try:
@@ -254,11 +259,12 @@ class _Shell:
         return 0
 
 
-def _before_word() -> str:
-    """Return the line up to the word that is completed."""
+def _around_word() -> tuple[str, str]:
+    """Return the line up to the word that is completed, and what follows it."""
     import readline
 
-    return readline.get_line_buffer()[: readline.get_begidx()]
+    line = readline.get_line_buffer()
+    return line[: readline.get_begidx()], line[readline.get_endidx() :]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from lakestream.lake.errors import LakeError
 from lakestream_sql.buckets import short_name
-from lakestream_sql.tokens import Language, tokens
+from lakestream_sql.tokens import Language, SqlToken, tokens
 
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "LIMIT", "JOIN", "USING", "HAVING", "WITH", "UNION", "DISTINCT"),
@@ -25,16 +25,21 @@ Ask = Callable[[str], Iterable[Iterable[tuple[Any, ...]]]]
 """Asks statements; returns their rows."""
 
 
+TABLE_FUNCTIONS = {"duckdb": ("as_of(", "last("), "spark": ("as_of(",)}
+COMMANDS = (".tables", ".help", ".quit")
+"""Commands of the prompt, which are no SQL."""
+
+
 class Completer:
     """Candidates for the word before the cursor.
 
     Args:
         ask: asks the session.
         language: of the session.
-        typed: returns the statement up to that word.
+        typed: returns the statement up to that word, and what follows it.
     """
 
-    def __init__(self, ask: Ask, language: Language, typed: Callable[[], str]) -> None:
+    def __init__(self, ask: Ask, language: Language, typed: Callable[[], tuple[str, str]]) -> None:
         self._ask, self._language, self._typed = ask, language, typed
         self._columns = dict[str, list[str]]()
         self._found = list[str]()
@@ -42,21 +47,36 @@ class Completer:
     def complete(self, word: str, state: int) -> str | None:
         """Return a candidate by its number, as readline asks for them."""
         if state == 0:
-            self._found = self.candidates(word, self._typed())
+            self._found = self.candidates(word, *self._typed())
         return self._found[state] if state < len(self._found) else None
 
-    def candidates(self, word: str, before: str) -> list[str]:
+    def candidates(self, word: str, before: str, behind: str = "") -> list[str]:
         """Return the words that begin with `word`: behind FROM tables, elsewhere columns and functions too."""
-        found = [token for token in tokens(before, self._language) if token.kind in ("word", "quoted", "ticked")]
+        found, more = self._names(before), self._names(behind)
         words = list(self._tables)
-        if not (found and found[-1].is_word(*_BEFORE_TABLES)):
-            columns = list[str]()
-            for name, table in self._tables.items():
-                own = {name.lower(), table.lower(), table.lower().rpartition("/")[2], name.lower().rpartition(".")[2]}
-                if any(token.name.lower() in own for token in found):
-                    columns += self._columns_of(table)
+        table, dot, _ = word.rpartition(".")
+        if found and found[-1].is_word(*_BEFORE_TABLES):
+            words += TABLE_FUNCTIONS[self._language]
+        else:
+            columns = self._columns_named([*found, *more])
             words = [*columns, *words, *(f"{name}(" for name in self._functions), *KEYWORDS]
+        if dot and table:
+            words += [f"{table}.{each}" for each in self._columns_named(_called([*found, *more], table))]
+        elif dot and not before.strip():
+            words += COMMANDS
         return list(dict.fromkeys(each for each in words if each.lower().startswith(word.lower())))
+
+    def _names(self, text: str) -> list[SqlToken]:
+        return [token for token in tokens(text, self._language) if token.kind in ("word", "quoted", "ticked")]
+
+    def _columns_named(self, names: list[SqlToken]) -> list[str]:
+        """Return the columns of the tables that some names mean."""
+        columns = list[str]()
+        for name, table in self._tables.items():
+            own = {name.lower(), table.lower(), table.lower().rpartition("/")[2], name.lower().rpartition(".")[2]}
+            if any(token.name.lower() in own for token in names):
+                columns += self._columns_of(table)
+        return columns
 
     @cached_property
     def _tables(self) -> dict[str, str]:
@@ -83,3 +103,14 @@ class Completer:
             return [str(row[0]) for rows in self._ask(statement) for row in rows]
         except LakeError:
             return []
+
+
+def _called(names: list[SqlToken], called: str) -> list[SqlToken]:
+    """Return those of some names that a table is called by, as in ORDERS or ORDERS AS o: itself, or what stands before
+    its alias."""
+    found = list[SqlToken]()
+    named = [each for each in names if not each.is_word("AS")]
+    for before, each in zip([*named[:1], *named], named, strict=False):
+        if called.strip('"').lower() == each.name.lower():
+            found += [each, before]
+    return found

@@ -934,6 +934,9 @@ const trials = {
     await page.getByLabel("Statement").fill("SELECT count(*) FROM ord");
     await page.getByLabel("Statement").press("Tab");
     await page.waitForFunction(() => /FROM ORDERS$/.test(document.querySelector("#sql-text").value), null, { timeout: 3 * WAIT });
+    await page.getByLabel("Statement").fill("SELECT * FROM ORDERS o WHERE o.subject_b");
+    await page.getByLabel("Statement").press("Tab");
+    await page.waitForFunction(() => /WHERE o\.subject_bytes$/.test(document.querySelector("#sql-text").value), null, { timeout: 3 * WAIT });
     await page.getByLabel("Statement").fill("SELECT nothing FROM nowhere");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByRole("alert").waitFor({ timeout: 3 * WAIT });

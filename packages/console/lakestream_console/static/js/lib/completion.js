@@ -5,6 +5,7 @@ import { sql } from "./api.js";
 const KEPT_MS = 60000;
 const KEYWORDS = ("SELECT FROM WHERE GROUP ORDER LIMIT JOIN USING HAVING WITH UNION DISTINCT BETWEEN INTERVAL VERSION " +
   "TIMESTAMP DESCRIBE SUMMARIZE HISTORY EXPLAIN").split(" ");
+const TABLE_FUNCTIONS = ["as_of(", "last("];
 const asked = new Map();
 
 /** Return the rows of a statement's answer, asked once a minute. */
@@ -37,17 +38,31 @@ function short(listed) {
 /** Return the word before the end of a text, which may be completed; "" if there is none. */
 export const wordBefore = (text) => /["A-Za-z_][\w".-]*$/.exec(text)?.[0] ?? "";
 
-/** Return the words that begin as the one at the end of a text does. */
-export async function candidates(text) {
+/** Return those of some names that a table is called by, as in ORDERS AS o: itself, or the one before its alias. */
+function calledBy(names, called) {
+  const named = names.filter((each) => each !== "as");
+  return named.flatMap((each, at) => (each === called.toLowerCase() ? [each, ...named.slice(Math.max(at - 1, 0), at)] : []));
+}
+
+/** Return the words that begin as the one at the end of a text does. `behind`: the text after it. */
+export async function candidates(text, behind = "") {
   const word = wordBefore(text);
   const before = text.slice(0, text.length - word.length);
+  const named = (`${before} ${behind}`.match(/"[^"]+"|[\w.]+/g) ?? []).map((each) => each.toLowerCase());
   const tables = (await first("SHOW TABLES")).map((listed) => [short(listed), listed]);
+  const columnsNamed = async (names) => (await Promise.all(
+    tables.filter(([name]) => names.includes(name.toLowerCase())).map(([, listed]) => first(`DESCRIBE ${listed}`)))).flat();
   let words = tables.map(([name]) => name);
-  if (!/\b(from|join|describe|summarize|history)\s+$/i.test(before)) {
-    const named = new Set((before.match(/"[^"]+"|[\w.]+/g) ?? []).map((each) => each.toLowerCase()));
-    const columns = await Promise.all(tables.filter(([name]) => named.has(name.toLowerCase())).map(([, listed]) =>
-      first(`DESCRIBE ${listed}`)));
-    words = [...columns.flat(), ...words, ...(await first("SHOW FUNCTIONS")).map((name) => `${name}(`), ...KEYWORDS];
+  if (/\b(from|join|describe|summarize|history)\s+$/i.test(before)) {
+    words.push(...TABLE_FUNCTIONS);
+  } else {
+    const functions = (await first("SHOW FUNCTIONS")).map((name) => `${name}(`);
+    words = [...(await columnsNamed(named)), ...words, ...functions, ...KEYWORDS];
+  }
+  const dot = word.lastIndexOf(".");
+  if (dot > 0) {
+    const table = word.slice(0, dot);
+    words.push(...(await columnsNamed(calledBy(named, table))).map((column) => `${table}.${column}`));
   }
   const start = word.toLowerCase();
   return [...new Set(words)].filter((each) => each.toLowerCase().startsWith(start));

@@ -55,7 +55,7 @@ export function Editor({ id, label, value, change, submit, insert }) {
   /** Complete the word before the cursor as far as it is clear, and show what it may become. */
   const complete = async () => {
     const [given, end] = [field.current.value, field.current.selectionStart];
-    const found = await candidates(given.slice(0, end));
+    const found = await candidates(given.slice(0, end), given.slice(end));
     if (field.current?.value !== given || found.length === 0) return offer([]);
     const [start, next] = [end - wordBefore(given.slice(0, end)).length, common(found)];
     if (next.length >= end - start) put(next, start, end);
