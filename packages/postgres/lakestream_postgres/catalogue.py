@@ -24,7 +24,7 @@ import duckdb
 
 from lakestream import __version__
 from lakestream_postgres import trees
-from lakestream_postgres.errors import PgError
+from lakestream_postgres.errors import PgError, code_of
 from lakestream_postgres.rows import Rows, Service
 from lakestream_postgres.statements import AskedQuery
 from lakestream_postgres.trees import Node
@@ -206,8 +206,8 @@ class Catalogue:
             if isinstance(error, duckdb.InternalException | duckdb.FatalException):
                 self._connection, self._listed_at = None, float("-inf")  # a defect: it answers nothing any more
                 self._made.clear()
-            said = str(error).partition("\n")[0].replace("ls_", "")
-            raise PgError("42601", re.sub(r"^\w[\w ]* Error: ", "", said)) from None
+            said = re.sub(r"^\w[\w ]* Error: ", "", str(error).partition("\n")[0].replace("ls_", ""))
+            raise PgError(code_of(said), said) from None
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         self._connection = found = duckdb.connect(

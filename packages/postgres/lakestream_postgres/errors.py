@@ -45,16 +45,33 @@ _CODES = {
     499: "57014",
     503: "57P03",  # cannot_connect_now
 }
-_KINDS = (
-    ("42P01", "Table with name"),
-    ("42703", "Referenced column"),
-    ("42703", " has no column "),
-    ("42883", "No function matches"),
-    ("42883", "Function with name"),
-    ("53200", "more memory"),
-    ("22000", "Could not convert"),
-)
+_KINDS = [
+    (code, re.compile(words))
+    for code, words in (
+        ("42P01", "Table with name|Referenced table|there is no table|because schema"),
+        ("42702", "Ambiguous reference"),
+        (
+            "42703",
+            "Referenced column|ha(s no|ve a) column|does not exist on (left|right) side|list not found|in UNPIVOT but",
+        ),
+        ("42803", "must appear in the GROUP BY|cannot contain aggregates"),
+        ("42804", "Cannot compare values|Cannot mix values"),
+        ("42883", "No function matches|Function with name|Could not choose a best candidate function"),
+        ("53200", "more memory"),
+        ("2201W", "LIMIT/OFFSET cannot be negative"),
+        ("22003", "[Oo]verflow|because the value is out of range|out of range for the destination"),
+        ("22008", "field value out of range"),
+        ("22007", "invalid (timestamp|date|time|interval) field"),
+        ("22P02", "Could not convert|Could not parse string|Malformed JSON"),
+    )
+]
+"""Codes of errors of queries by DuckDB's words; the first that fits counts."""
 _PLACE = re.compile(r"\n  line (\d+), column (\d+):\n[^\n]*\n *\^")
+
+
+def code_of(said: str) -> str:
+    """Return the code for an error of a query: 42601 (syntax_error) for one that is of no other kind."""
+    return next((code for code, words in _KINDS if words.search(said)), _CODES[400])
 
 
 def explained(error: ClientError, text: str, place: Callable[[int], int | None]) -> PgError:
@@ -69,11 +86,11 @@ def explained(error: ClientError, text: str, place: Callable[[int], int | None])
         return PgError("08006", said)
     code = _CODES.get(error.code, "XX000")
     if error.code == 400:
-        code = next((kind for kind, words in _KINDS if words in said), code)
+        code = code_of(said)
     found = None
     if match := _PLACE.search(said):
         lines = text.split("\n")[: int(match[1]) - 1]
         found = place(sum(len(line) + 1 for line in lines) + int(match[2]) - 1)
         # Clients show the place themselves, in what they sent.
-        said = said[: match.start()] + said[match.end() :]
+        said = said[: match.start()] + re.sub(r"^\n +", "\n", said[match.end() :])
     return PgError(code, said, 0 if found is None else found + 1)
