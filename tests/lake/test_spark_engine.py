@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -168,6 +169,18 @@ def test_a_missing_table_lists_those_that_are_there(engine: SparkEngine, form: s
     ) as failure:
         engine.query(form.format("delta.`streams/NONE`"))
     assert f"{engine.root}/streams/NONE" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "near"), [("ORDERS", True), ("ordrs", True), ("delta.`streams/ORDRES`", True), ("nowhere", False)]
+)
+def test_names_that_are_close_are_named(engine: SparkEngine, table: str, near: bool) -> None:
+    with pytest.raises(UnknownStream) as failure:
+        engine.query(f"SELECT * FROM {table}")
+    said = str(failure.value).splitlines()
+    assert said[0].endswith(" Did you mean delta.`streams/ORDERS`?") is near
+    assert said[-1].startswith("  the tables there are: delta.`streams/ORDERS`")
+    assert not re.search("Verify|Search path", str(failure.value))
 
 
 @pytest.mark.parametrize(

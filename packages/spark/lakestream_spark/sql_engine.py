@@ -9,6 +9,7 @@ Only statements that read are allowed, as Spark's own parser decides (Statements
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
@@ -57,9 +58,14 @@ _NO_TABLE = frozenset(
         "DELTA_TABLE_NOT_FOUND",
         "DELTA_TABLE_ONLY_OPERATION",
         "PATH_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
     }
 )
-"""Error classes of Spark and Delta for a path without a table."""
+"""Error classes of Spark and Delta for a name or a path without a table."""
+_NAME = re.compile(r"[/`]([^/`\s]+?)`?(?=[.\s]|$)")
+"""The name of a table in such an error: behind a slash or in backticks."""
+_ADVICE = " Verify the spelling"
+"""Beginning of what Spark says of its catalogs for an unknown name."""
 _STREAMS = "lakestream_streams"
 """Table function of a confined session with the streams that a query reads (jvm/, Confinement.java)."""
 _REFUSED = "a query here reads streams, "
@@ -188,11 +194,7 @@ class SparkEngine:
         except SqlError:
             raise
         except Exception as error:
-            failure = explained(error, statement, offset, text)
-            if not isinstance(failure, UnknownStream):
-                raise failure from None
-        known = ", ".join(f"delta.`{table}`" for table in self.tables()) or "none yet"
-        raise UnknownStream(f"{failure}\n  the tables there are: {known}")
+            raise _with_tables(explained(error, statement, offset, text), self.tables) from None
 
     def _listing(self) -> DataFrame:
         rows = []
@@ -237,7 +239,7 @@ class ConfinedSpark:
         try:
             rows = spark.sql(f"SELECT value FROM {_STREAMS}(:text)", {"text": statement}).collect()
         except Exception as error:
-            raise _confined(explained(error, statement, offset, text)) from None
+            raise self._failure(explained(error, statement, offset, text)) from None
         return list(dict.fromkeys(paths.name_of(row[0]) for row in rows))
 
     def lists(self, text: str, bindings: Bindings = NO_BINDINGS) -> bool:
@@ -282,7 +284,12 @@ class ConfinedSpark:
             frame = spark.sql(statement, values or None)
             return SparkResult(frame if rows is None else frame.limit(rows), statement, offset, text)
         except Exception as error:
-            raise _confined(explained(error, statement, offset, text)) from None
+            raise self._failure(explained(error, statement, offset, text)) from None
+
+    def _failure(self, error: SqlError) -> SqlError:
+        if str(error).startswith(_REFUSED):
+            return ForbiddenQuery(str(error))
+        return _with_tables(error, lambda: _tables(f"{self._root}/"))
 
     def _spark(self) -> SparkSession:
         """Return the session; another one when the compactor has started anew."""
@@ -296,8 +303,17 @@ class ConfinedSpark:
         return self._session
 
 
-def _confined(error: SqlError) -> SqlError:
-    return ForbiddenQuery(str(error)) if str(error).startswith(_REFUSED) else error
+def _with_tables(error: SqlError, tables: Callable[[], list[str]]) -> SqlError:
+    """Return an error with the names of the tables that there are, if it is that of an unknown one."""
+    if not isinstance(error, UnknownStream):
+        return error
+    said, newline, place = str(error).partition("\n")
+    found = {table.rpartition("/")[2].lower(): f"delta.`{table}`" for table in tables()}
+    missing = _NAME.findall(said)[-1:]
+    near = [found[each] for name in missing for each in difflib.get_close_matches(name.lower(), found, 3, 0.7)]
+    advice = f" Did you mean {' or '.join(near)}?" if near else ""
+    known = ", ".join(found.values()) or "none yet"
+    return UnknownStream(f"{said}{advice}{newline}{place}\n  the tables there are: {known}")
 
 
 def _only(text: str) -> tuple[str, int]:
@@ -338,7 +354,7 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
     if found := _PLACE.search(message):
         line, column = int(found.group(1)), int(found.group(2))
         place = offset + sum(len(part) for part in statement.splitlines(keepends=True)[: line - 1]) + column
-    body = re.sub(r"^\[[\w.]+\] ", "", message)
+    body = re.sub(r"^\[[\w.]+\] ", "", message).partition(_ADVICE)[0]
     # The sentence is followed by the state, the position, the query, and the plan.
     body = (
         re.split(r" SQLSTATE: |\n== |\n+JVM stacktrace:|;\s*line \d+|;?\n['!+*]|\n\s*at ", body)[0]
