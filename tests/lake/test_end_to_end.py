@@ -27,7 +27,7 @@ from lakestream_sql.session import Session
 from tests.lake import tables
 from tests.servers import Kind, Server
 
-pytestmark = [pytest.mark.lake, pytest.mark.smoke]
+pytestmark = pytest.mark.lake
 
 CONFIG = """
 lake { seal_bytes: 16384, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }
@@ -131,6 +131,7 @@ async def replay(client: Client, subject: str = "HIST.>", start: int = 1) -> dic
     return got
 
 
+@pytest.mark.smoke
 async def test_a_stream_from_publish_to_maintenance(spark: Any, server: Server) -> None:
     """A stream is published, compacted, read back, and queried by SQL, present and past.
 
@@ -169,6 +170,7 @@ async def test_a_stream_from_publish_to_maintenance(spark: Any, server: Server) 
     compaction.stop()
 
 
+@pytest.mark.smoke
 async def test_invariant_6_and_7_old_messages_come_back_from_the_table(spark: Any, server: Server) -> None:
     compaction = Compaction(spark, server)
     client = await nats.connect(server.url)
@@ -245,6 +247,7 @@ async def test_deletes_and_purges_reach_a_table_that_holds_the_messages_already(
     compaction.stop()
 
 
+@pytest.mark.smoke
 async def test_what_age_and_time_to_live_end_leaves_the_table_too(spark: Any, server: Server) -> None:
     compaction = Compaction(spark, server)
     client = await nats.connect(server.url)

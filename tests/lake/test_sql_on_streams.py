@@ -103,7 +103,6 @@ def test_every_version_is_sparks(lake: Lake, session: Session) -> None:
         assert seqs(session, f"VERSION AS OF {version}") == lake.by_spark(versionAsOf=version), version
 
 
-@pytest.mark.smoke
 def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session: Session) -> None:
     times = [lake.log.summary(version).time_ms for version in lake.log.versions]
     assert times == sorted(set(times))

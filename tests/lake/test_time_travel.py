@@ -30,7 +30,7 @@ from tests.lake.test_literal_form import environment, options, program
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
-pytestmark = [pytest.mark.lake, pytest.mark.smoke]
+pytestmark = pytest.mark.lake
 
 CONFIG = """
 lake { seal_bytes: 16384, seal_age: "100ms", retain_bytes: 0, poll: "100ms" }

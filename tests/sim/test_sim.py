@@ -22,6 +22,8 @@ FIRST = int(os.environ.get("LAKESTREAM_SIM_FIRST", "1"))
 BATCH = 50
 """Seeds per test, which several workers share."""
 CORE, GROUP = 12 * TIMES, 8 * TIMES
+SOME = 3
+"""Tests of groups in `make test`; the others are heavy."""
 
 
 def _run(shell: str, batch: int) -> Counter[str]:
@@ -49,7 +51,9 @@ def test_the_core_keeps_its_promises_under_faults(batch: int) -> None:
     assert happened["rolled back"] <= happened["restores"], "nobody else has less than it had confirmed"
 
 
-@pytest.mark.parametrize("batch", range(GROUP))
+@pytest.mark.parametrize(
+    "batch", [pytest.param(each, marks=[pytest.mark.heavy] if each >= SOME else []) for each in range(GROUP)]
+)
 def test_a_group_with_its_log_keeps_its_promises_under_faults(batch: int) -> None:
     happened = _run("group", batch)
     for what in ("acked", "reads answered", "truncations", "seals", "membership changes"):

@@ -145,12 +145,13 @@ def protobuf_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable
         yield OneProtobuf(text), ProtobufCodec(text), draw
 
 
+@pytest.mark.parametrize("count", [20_000, pytest.param(max(100_000, 5 * ROUNDS), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("codecs", [json_codecs, avro_codecs, protobuf_codecs], ids=["json", "avro", "protobuf"])
 def test_a_batch_has_the_values_and_misfits_of_its_messages(
-    codecs: Callable[[random.Random], Iterator[tuple[Codec, Codec, Callable[[], bytes]]]],
+    codecs: Callable[[random.Random], Iterator[tuple[Codec, Codec, Callable[[], bytes]]]], count: int
 ) -> None:
     rng, fits = random.Random(SEED), 0
-    rounds = max(100_000, 5 * ROUNDS) // BATCH
+    rounds = count // BATCH
     for number, (referee, codec, draw) in zip(range(rounds), codecs(rng), strict=False):
         fits += compare(referee, codec, batch(rng, draw, (number % 3) * 0.3))
     assert fits > rounds * BATCH // 4
