@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Measure many subjects in a real server: memory, restart, wildcards and purges, with more of them than memory.
 
-    python -m tests.bench.bench_subjects [memory] [restart] [more] [--subjects 1000000] [--messages 10000000]
+    python -m tests.bench.bench_subjects [memory] [restart] [more] [cold] [--subjects 1000000] [--messages 10000000]
                                          [--many 10000000] [--limit 256]
 
 memory:  what the index takes for each subject, by itself in a fresh process, with 1, 5 and 10 messages of each.
 restart: a server with `--messages` on `--subjects` subjects is stopped, then killed: how long until it is ready;
          then direct gets, wildcards and purges of a tenth of the subjects, with the pause that each makes.
 more:    `--many` subjects, with `max_index_memory` of `--limit` MiB: rates, memory of the process, wildcards, restart.
+cold:    the index alone, with most of `--subjects` in a file: runs of 4,000 messages, added at once and, in turn,
+         behind the steps of `SubjectIndex.warming`; processor time of a message, and of the longest part.
 
 A pause is the longest round trip of a connection that does nothing but PING.
 
@@ -75,6 +77,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-subjects-") as directory:
         if "restart" in options.parts:
             restart(Path(directory) / "restart", options.subjects, options.messages)
+        if "cold" in options.parts:
+            cold_runs(Path(directory), options.subjects)
         if "more" in options.parts:
             more(Path(directory) / "more", options.many, options.limit)
     return 0
@@ -107,6 +111,39 @@ def one_index(subjects: int, history: int) -> None:
     each, spent = size / subjects, spent / subjects / history * 1e6
     print(f"index of {subjects} subjects of {len(key(0))} bytes, {history} messages each: {each:.0f} bytes a subject, ")
     print(f"  {size >> 20} MiB (by its own guess {index.memory >> 20}), {spent:.2f} us of processor time a message")
+
+
+def cold_runs(directory: Path, subjects: int) -> None:
+    """Add runs of subjects that are mostly in a file, at once and in steps; print what either takes."""
+    rng = random.Random(1)
+    index = SubjectIndex()
+    index.keep_within(IndexMemory(subjects * 30), Files(), str(directory))
+    index.share()
+    seq = 1
+    for first in range(0, subjects, BLOCK):
+        index.add_run([key(number * 7_919 % subjects) for number in range(first, first + BLOCK)], seq)
+        seq += BLOCK
+    spent: dict[str, list[list[float]]] = {"at once": [], "in steps": []}
+    gc.disable()
+    for turn in range(100):
+        how = ("at once", "in steps")[turn % 2]
+        run, parts = [key(rng.randrange(subjects)) for _ in range(4 * BLOCK)], list[float]()
+        began = time.process_time()
+        for _ in (index.warming(run) if how == "in steps" else None) or ():
+            parts.append(time.process_time() - began)
+            began = time.process_time()
+        index.add_run(run, seq)
+        parts.append(time.process_time() - began)
+        spent[how].append(parts)
+        seq += len(run)
+    print(f"{subjects} subjects, {index.cold_subjects} of them in a file; runs of {4 * BLOCK} messages:")
+    for how, runs in spent.items():
+        each = sum(map(sum, runs)) / len(runs) / (4 * BLOCK) * 1e6
+        longest = sorted(max(parts) * 1e3 for parts in runs)
+        print(
+            f"  {how}: {each:.1f} us of processor time a message; longest part of a run: median "
+            f"{longest[len(longest) // 2]:.1f} ms, longest of all {longest[-1]:.1f} ms"
+        )
 
 
 def resident() -> int:

@@ -17,7 +17,7 @@ from lakestream.log.format.files import Files
 MAX_INDEX_MEMORY = 256 << 20
 """Default limit in bytes of all indexes in memory (256 MiB). The rest is read from disk when it is needed.
 While a checkpoint is written, its copy of an index comes on top: at most as much again."""
-STEP = 2048
+STEP = 512
 """Subjects (or message ids) that leave memory in one step above the limit. If more have entered, as many leave: a
 run of messages may bring several thousand."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from lakestream.log.format.departures import Arrivals
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, times_of
+from lakestream.log.index.subject_index import WARMED_AT_ONCE
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
 from lakestream.raft.group.group import take_all
@@ -148,11 +149,14 @@ class Applier:
     def frame(self, frame: Frame, at: Appended) -> Iterator[None] | None:
         """Apply an entry that this process did not propose itself: at recovery, and on a follower.
 
-        Return the steps of an operation, None for another entry, which is applied already.
+        Return the steps of an operation, or of messages whose subjects are in files; None for another entry, which is
+        applied already.
         """
         if frame.kind == Kind.OPERATION:
             return self._operation_of(frame)
         if frame.kind == Kind.MESSAGES:
+            if frame.count > WARMED_AT_ONCE and self._store.subjects.cold_subjects:
+                return self._messages_of(frame, at)
             self._messages(frame.body, at)
         elif frame.kind == Kind.PROGRESS:
             entries = decode_progress(frame.body)
@@ -165,6 +169,13 @@ class Applier:
 
     def _operation_of(self, frame: Frame) -> Iterator[None]:
         yield from self.operation(decode_operation(frame.body), own=False)
+        self._store.applied = frame.index
+
+    def _messages_of(self, frame: Frame, at: Appended) -> Iterator[None]:
+        found = columns(frame.body)
+        subjects = [record.subject for record in iter_records(frame.body)] if found is None else found.subjects
+        yield from self._store.subjects.warming(subjects) or ()
+        self._messages(frame.body, at)
         self._store.applied = frame.index
 
     def _messages(self, body: bytes, at: Appended) -> None:

@@ -107,14 +107,17 @@ class Confirming(Feature):
         for one in deferred:
             self._wait(one)
 
-    def landed(self, count: int) -> None:
-        """Note that the oldest `count` proposals are committed. Answers follow with `answer`, once they are applied."""
+    def applying(self) -> None:
+        """Note that entries are about to be applied. Answers follow with `answer`, once all of them are."""
         self._applying = True
+
+    def landed(self) -> None:
+        """Note that the oldest proposal is committed, and about to be applied."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            one.left -= count
+            one.left -= 1
             (self._due if one.left <= 0 else self._waiting).append(one)
 
     def answer(self) -> None:

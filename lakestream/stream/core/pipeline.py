@@ -12,7 +12,7 @@ Deciding on messages is in proposer.py, applying committed entries in applier.py
 #
 #     decided                              handed over                      committed
 #     `_open`: gathers for the next write  `_flying`: the group has it      the store: applied, gone from here
-#        add_batch, propose, log_progress     flush                            landed
+#        add_batch, propose, log_progress     flush                            committed, landed
 #
 # Order. Proposals are committed in the order in which they were decided, so a decision may rely on all earlier ones.
 # Messages are added to the newest proposal as long as that is a batch; anything else that is proposed closes it (`batch
@@ -149,6 +149,7 @@ class Pipeline:
         self.on_lost: Callable[[list[object]], None] = lambda contexts: None
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
+        self._committed = 0  # of these, the oldest: they are committed, and the group has handed them out
         self._scheduled = False
         self._began_ns, self._write_bytes = 0, WRITE_BYTES
 
@@ -334,27 +335,35 @@ class Pipeline:
 
     def flying(self) -> list[object]:
         """Return the contexts of what was handed over and is not committed, oldest first."""
-        return [proposal.context for proposal in self._flying]
+        return [proposal.context for proposal in self._flying[self._committed :]]
 
-    def landed(self, count: int) -> None:
-        """Forget the oldest `count` proposals: they are committed."""
-        del self._flying[:count]
-        if not self._flying:
+    def committed(self, count: int) -> None:
+        """Note that the next `count` proposals are committed. `landed` follows for each, as it is applied."""
+        # Entries that went to the group past this pipeline, such as those of an offline stream, are not in it.
+        self._committed = min(self._committed + count, len(self._flying))
+        if self._committed == len(self._flying):
             slow = self._clock.steady() - self._began_ns > SLOW_WRITE_NS
             self._write_bytes = SLOW_WRITE_BYTES if slow else WRITE_BYTES
+
+    def landed(self) -> None:
+        """Forget the oldest proposal, which is committed and about to be applied."""
+        if self._committed:  # else leadership was lost meanwhile, and all were forgotten
+            self._committed -= 1
+            del self._flying[0]
 
     def operated(self) -> None:
         """Note that an operation is applied."""
         self.operations = max(0, self.operations - 1)  # none is counted any more if leadership was lost meanwhile
 
     def put_back(self, proposals: Sequence[Proposal]) -> None:
-        """Take back committed proposals that could not be applied."""
+        """Take back committed proposals that could not be applied, and count those behind them as such, too."""
         self._flying[:0] = proposals
+        self._committed = 0
 
     def take_all(self) -> tuple[list[object], list[object]]:
         """Forget all proposals; return the contexts of those that were handed over, and of those that were not."""
         flying, unproposed = self.flying(), [proposal.context for proposal in self._open]
-        self._flying, self._open, self.operations = [], [], 0
+        self._flying, self._open, self._committed, self.operations = [], [], 0, 0
         self.let_go(self.pending_bytes)
         return flying, unproposed
 

@@ -200,8 +200,8 @@ class StreamCore:
         if pipeline.closed:
             return None  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
         own = len([entry for entry in entries if entry.context is not None])
-        pipeline.landed(own)
-        self.confirming.landed(own)
+        pipeline.committed(own)
+        self.confirming.applying()
         alone = own == 1 and not pipeline.gathering and not pipeline.group.in_company
         if alone and not self.proposer.guarded:
             self._acknowledge_first(entries[-1].context)
@@ -211,15 +211,21 @@ class StreamCore:
         return None
 
     def _apply_all(self, entries: list[Committed]) -> Steps:
-        pipeline = self.pipeline
-        for position, entry in enumerate(entries):
+        pipeline, index = self.pipeline, self.store.subjects
+        for entry in entries:
+            context, landed = entry.context, False
             try:
+                if isinstance(context, Batch) and (warming := index.warming(context.subjects)) is not None:
+                    yield from warming
+                if context is not None:
+                    landed = True
+                    pipeline.landed()
+                    self.confirming.landed()
                 steps = self._apply(entry)
                 if steps is not None:
                     yield from steps
             except Exception as error:
-                rest = entries[position:]
-                pipeline.put_back([Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest])
+                pipeline.put_back([Proposal(entry.frame.kind, b"", entry.frame.count, context)] if landed else [])
                 pipeline.group.give_up(error)
                 if isinstance(error, LogError):
                     return  # a file that cannot be read is no defect: the group has told its owner
@@ -285,7 +291,7 @@ class StreamCore:
         rule looks at messages without headers: the reply subject may be one of the stream's. And only where no consumer
         waits for them: acks leave with the deliveries, which others would overtake otherwise.
         """
-        if not isinstance(context, Batch) or context.after:
+        if not isinstance(context, Batch) or context.after or self.store.subjects.warming(context.subjects) is not None:
             return
         for each in self._hooks.awaited:
             if each.awaited(context.subjects):

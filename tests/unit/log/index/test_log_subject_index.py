@@ -38,6 +38,7 @@ names = st.sampled_from(NAMED)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(names, min_size=1, max_size=30)),
+        st.tuples(st.just("warm"), st.lists(names, min_size=1, max_size=30)),
         st.tuples(st.just("same"), st.tuples(names, st.integers(1, 90))),
         st.tuples(st.just("remove"), st.tuples(names, st.integers(0, 200))),
         st.tuples(st.just("first"), names),
@@ -67,6 +68,7 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
     monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
+    monkeypatch.setattr(subject_index, "WARMED_AT_ONCE", 2)
     monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)
     monkeypatch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
     monkeypatch.setattr(checkpoint, "LEFT_SUBJECTS", 4)
@@ -113,6 +115,9 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             subjects = what if step == "add" else [what[0]] * what[1]  # type: ignore[index]
             index.add_run(subjects, model.next)  # type: ignore[arg-type]
             model.add(subjects)  # type: ignore[arg-type]
+        elif step == "warm":
+            for _ in index.warming(what) or ():  # type: ignore[arg-type]
+                assert len(index) == len(model.seqs)
         elif step in ("remove", "first", "last"):
             subject, seq = what if step == "remove" else (what, getattr(index, step)(what))  # type: ignore[misc]
             assert index.remove(subject, seq) == (seq in model.seqs.get(subject, []))
