@@ -1,7 +1,6 @@
 """One process that answers queries (packages/sql/lakestream_sql/child.py).
 
-Belongs here: starting and ending it, and the messages with it. Who has a process, and for how long, is up to the users:
-the console and the service over NATS.
+Belongs here: starting and ending it, and the messages with it. pool.py says which query has it.
 """
 
 from __future__ import annotations
@@ -119,11 +118,11 @@ class Process:
         await self._process.wait()
 
 
-async def start(lake: str, account: str, *, memory: int = 0, threads: int = 0) -> Process:
+async def start(lake: str, account: str, *, memory: int, threads: int) -> Process:
     """Start a process for the streams of an account.
 
     Args:
-        memory, threads: what DuckDB may use; 0: the defaults.
+        memory, threads: what DuckDB may use; memory in bytes.
 
     Raises:
         CannotStart, ProcessEnded.

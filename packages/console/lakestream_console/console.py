@@ -46,7 +46,7 @@ from lakestream_console.pages import NAMES, AccountPages
 from lakestream_console.restores import RestoreBody, ServerRestores
 from lakestream_console.sessions import FAILURES_NS, ConsoleSession, LoginLimit, Sessions
 from lakestream_console.shown import shown
-from lakestream_console.sql import SqlBody, SqlProcesses
+from lakestream_console.sql import ConsoleSql, SqlBody
 
 MAX_LOGIN_BYTES = 64 << 10
 """Bytes of the body of a login (64 KiB): credentials with a long JWT fit."""
@@ -162,7 +162,7 @@ class Console:
         self._pages = AccountPages(node, pages)
         self._history = ServerHistory(node, pages, clock, self._options.history_ns // 1_000_000_000)
         self._streams = 0
-        self._processes: SqlProcesses | None = None
+        self._queries: ConsoleSql | None = None
         self._restores: ServerRestores | None = None
         self._routes = {
             "session": _Route("GET", self._session),
@@ -184,8 +184,8 @@ class Console:
 
     def _ended(self, session: ConsoleSession) -> None:
         """Let go of what belongs to a session that has ended."""
-        if self._processes is not None:
-            self._processes.ended(session.client)
+        if self._queries is not None:
+            self._queries.ended(session.client)
         if self._restores is not None:
             self._restores.ended(session.client)
 
@@ -461,12 +461,12 @@ class Console:
 
     async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body, lake = _decoded(request.body, _sql_body), self._lake()
-        if self._processes is None:
-            self._processes = SqlProcesses(lake, self._clock, lambda: self._node.options.sql)
-        return _raw(await self._processes.query(session.client, body))
+        if self._queries is None:
+            self._queries = ConsoleSql(lake, self._clock, lambda: self._node.options.sql)
+        return _raw(await self._queries.query(session.client, body))
 
     async def _cancel(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
-        return _json({"cancelled": self._processes is not None and self._processes.cancel(session.client)})
+        return _json({"cancelled": self._queries is not None and self._queries.cancel(session.client)})
 
     async def _restore(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
         body, lake = _decoded(request.body, _restore_body), self._lake()

@@ -1,7 +1,8 @@
 """SQL of the console, in processes of their own.
 
-Belongs here: limiting, reusing and ending these processes (ops/sql), and what the server does for a query: it judges by
-the user's permissions whether the streams may be read, and has their newest messages staged. SQL itself is in
+Belongs here: the limits of a session's queries, their early end, and what the server does for a query: it judges by the
+user's permissions whether the streams may be read, and has their newest messages staged. The processes are those of
+ops/sql/pool.py. SQL itself is in
 packages/sql/lakestream_sql/child.py, which is never imported here: no query can hold up the server.
 """
 
@@ -15,15 +16,16 @@ from typing import Literal
 import msgspec
 
 from lakestream.config.options import SqlOptions
-from lakestream.ops.sql import last, processes
+from lakestream.ops.sql import last
 from lakestream.ops.sql.last import MENTIONED
+from lakestream.ops.sql.pool import Pool, TooManyQueries
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Clock, Single
 from lakestream.protocol.nuid import nuid
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
 
 MAX_PROCESSES = 4
-"""Processes of all sessions (4); one that is idle ends for another session."""
+"""Queries of all sessions at the same time, and their processes (4)."""
 
 MAX_ROWS = 10_000
 """Rows of a result, by default and at most (10,000)."""
@@ -39,9 +41,6 @@ MAX_QUERY = 64 << 10
 
 MAX_STREAMS = 16
 """Streams of one query (16)."""
-
-IDLE_NS = 120_000_000_000
-"""Time after which an idle process ends (2 min)."""
 
 FLUSH_WAIT_NS = 5_000_000_000
 """Time for staging the newest messages of a stream (5 s); without an answer the query reads what is staged."""
@@ -63,8 +62,8 @@ class NotAllowed(ConsoleError):
     """Raised for a query that the server rejects; its process goes on."""
 
 
-class SqlProcesses:
-    """The processes of a server's sessions.
+class ConsoleSql:
+    """The queries of a server's sessions.
 
     Args:
         lake: the lake's root.
@@ -72,11 +71,11 @@ class SqlProcesses:
     """
 
     def __init__(self, lake: str, clock: Clock, sql: Callable[[], SqlOptions]) -> None:
-        self._lake, self._clock, self._sql = lake, clock, sql
-        self._held: dict[ConsoleClient, Process] = {}
-        self._busy: set[ConsoleClient] = set()
+        self._clock, self._sql = clock, sql
+        limits = {"max_concurrent": MAX_PROCESSES, "max_account_concurrent": MAX_PROCESSES}
+        self._pool = Pool(lake, msgspec.structs.replace(sql(), **limits), clock)
+        self._running: dict[ConsoleClient, Process | None] = {}
         self._cancelled: set[ConsoleClient] = set()
-        self._starting = 0
 
     async def query(self, client: ConsoleClient, body: SqlBody) -> bytes:
         """Return the JSON of the answer to a query of a session.
@@ -88,35 +87,55 @@ class SqlProcesses:
             raise ConsoleError(413, f"a query has at most {MAX_QUERY} characters")
         limit_s = min(body.timeout_ms / 1000, MAX_TIME_S) if body.timeout_ms > 0 else MAX_TIME_S
         rows = min(body.max_rows, MAX_ROWS) if body.max_rows > 0 else MAX_ROWS
-        if client in self._busy:
+        if client in self._running:
             raise ConsoleError(429, "another query of this session is running")
-        self._busy.add(client)
+        account = client.connection.account.name
         try:
-            process = self._held.get(client)
-            if process is None or process.ended:
-                process = await self._start(client)
-            if client in self._cancelled:  # meanwhile
-                raise ConsoleError(409, CANCELLED)
+            self._pool.reserve(account)
+        except TooManyQueries as error:
+            raise ConsoleError(503, str(error)) from None
+        self._running[client] = None
+        try:
+            process = self._running[client] = await self._take(account)
             with _told(client, body) as outcome:
                 answer = await self._within(limit_s, process, client, body, rows)
                 outcome["bytes"] = len(answer)
             return answer
         finally:
-            self._busy.discard(client)
+            del self._running[client]
             self._cancelled.discard(client)
+            self._pool.release(account)
 
     def cancel(self, client: ConsoleClient) -> bool:
         """Stop the query of a session, with its process; return False if none runs."""
-        if client not in self._busy:
+        if client not in self._running:
             return False
         self._cancelled.add(client)
         self.ended(client)
         return True
 
+    def ended(self, client: ConsoleClient) -> None:
+        """End the query of a session that has ended."""
+        process = self._running.get(client)
+        if process is not None:
+            self._clock.spawn(self._pool.drop(process))
+
+    async def _take(self, account: str) -> Process:
+        try:
+            return await self._pool.take(account)
+        except CannotStart as error:
+            raise ConsoleError(503, str(error)) from None
+        except ProcessQueryFailed as error:
+            raise ConsoleError(error.code, str(error)) from None
+        except ProcessEnded as error:
+            raise ConsoleError(500, str(error)) from None
+
     async def _within(self, limit_s: float, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
         whole = False
         try:
+            if client.reason or client in self._cancelled:  # while the process started
+                raise ProcessEnded
             async with asyncio.timeout(limit_s):
                 answer = await self._run(process, client, body, rows)
             whole = True
@@ -136,10 +155,10 @@ class SqlProcesses:
                 raise ConsoleError(409, CANCELLED) from None
             raise ConsoleError(500, str(error)) from None
         finally:
-            if whole:
-                self._rest(client, process)
+            if whole and not client.reason and client not in self._cancelled:  # else it is killed in a moment
+                self._pool.give(client.connection.account.name, process)
             else:
-                await self._end(client, process)
+                await self._pool.drop(process)
 
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         options, who = self._sql(), client.connection.client
@@ -173,54 +192,6 @@ class SqlProcesses:
         subject = f"$LAKE.API.FLUSH.{stream}".encode()
         with contextlib.suppress(ConsoleError):
             await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
-
-    # ------------------------------------------------------------------ processes
-    async def _start(self, client: ConsoleClient) -> Process:
-        account = client.connection.account.name
-        self._held.pop(client, None)
-        if len(self._held) + self._starting >= MAX_PROCESSES:
-            idle = [(each.used_ns, other) for other, each in self._held.items() if other not in self._busy]
-            if not idle:
-                raise ConsoleError(503, f"{MAX_PROCESSES} queries are running: try again")
-            _, other = min(idle, key=lambda each: each[0])
-            self._starting += 1  # the place of the one that ends
-            try:
-                await self._end(other, self._held[other])
-            finally:
-                self._starting -= 1
-        self._starting += 1
-        try:
-            process = self._held[client] = await processes.start(self._lake, account)
-            return process
-        except CannotStart as error:
-            raise ConsoleError(503, str(error)) from None
-        except ProcessQueryFailed as error:
-            raise ConsoleError(error.code, str(error)) from None
-        except ProcessEnded as error:
-            raise ConsoleError(500, str(error)) from None
-        finally:
-            self._starting -= 1
-
-    def _rest(self, client: ConsoleClient, process: Process) -> None:
-        """Keep an idle process for a while."""
-        process.used_ns = self._clock.steady()
-        if process.timer is not None:
-            process.timer.cancel()
-        if client.reason:
-            self._clock.spawn(self._end(client, process))
-        else:
-            process.timer = self._clock.call_later(IDLE_NS, lambda: self._clock.spawn(self._end(client, process)))
-
-    async def _end(self, client: ConsoleClient, process: Process) -> None:
-        if self._held.get(client) is process:
-            del self._held[client]
-        await process.kill()
-
-    def ended(self, client: ConsoleClient) -> None:
-        """End the process of a session that has ended."""
-        process = self._held.get(client)
-        if process is not None:
-            self._clock.spawn(self._end(client, process))
 
 
 @contextlib.contextmanager

@@ -46,11 +46,8 @@ if TYPE_CHECKING:
     from lakestream_sql.session import Session
     from lakestream_sql.statements import Bindings
 
-MAX_DATA_BYTES = 4 << 30
-"""Memory of the process (4 GiB), DuckDB's own limit included; a query that needs more fails."""
-
 BESIDE_BYTES = 3 << 30
-"""Memory of the process beside DuckDB's, where that is configured (3 GiB)."""
+"""Memory of the process beside DuckDB's (3 GiB); a query that needs more fails."""
 
 TAIL_BYTES = 256 << 20
 """Bytes of a stream's uncompacted segments that are read (256 MiB)."""
@@ -73,17 +70,15 @@ def main() -> None:
     threading.Thread(target=_read, args=(sys.stdin.buffer, messages.put), daemon=True).start()
     out = sys.stdout.buffer
     opened = _open.decode(messages.get())
-    _limit(opened.lake)
+    _limit(opened)
     try:
         from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
-        from lakestream_sql.confined import BOUNDS, NO_BARRIER, ForbiddenQuery, QueryBounds
+        from lakestream_sql.confined import NO_BARRIER, ForbiddenQuery, QueryBounds
         from lakestream_sql.session import EngineFailed, Session  # loads DuckDB
 
-        if opened.memory:
-            _limit_memory(opened.memory + BESIDE_BYTES)
-        bounds = QueryBounds(opened.memory or BOUNDS.memory, opened.threads or BOUNDS.threads)
+        bounds = QueryBounds(opened.memory, opened.threads)
         require_answer(paths.root(opened.lake), lambda text: None)
         session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
@@ -228,7 +223,7 @@ def _code(error: LakeError) -> int:
     return next((code for kind, code in codes if isinstance(error, kind)), 400)
 
 
-def _limit(lake: str) -> None:
+def _limit(opened: Open) -> None:
     """Limit what this process can do to its machine. It can write no file; if the lake is in an object store, only
     copies of staged segments."""
     from lakestream.lake.storage import paths
@@ -236,21 +231,16 @@ def _limit(lake: str) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _lower(resource.RLIMIT_FSIZE, 0 if paths.is_local(lake) else SINGLE_PUT_BYTES)
+    _lower(resource.RLIMIT_FSIZE, 0 if paths.is_local(opened.lake) else SINGLE_PUT_BYTES)
     _lower(resource.RLIMIT_CORE, 0)
-    _limit_memory(MAX_DATA_BYTES, final=False)
+    _lower(resource.RLIMIT_DATA, opened.memory + BESIDE_BYTES)
 
 
-def _limit_memory(most: int, *, final: bool = True) -> None:
-    """Limit the memory of this process."""
-    _lower(resource.RLIMIT_DATA, most, final=final)
-
-
-def _lower(kind: int, most: int, *, final: bool = True) -> None:
-    """Lower a limit of the process. `final`: it cannot be raised again."""
+def _lower(kind: int, most: int) -> None:
+    """Lower a limit of the process, which cannot be raised again."""
     _, hard = resource.getrlimit(kind)
     low = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (low, low if final else hard))
+    resource.setrlimit(kind, (low, low))
 
 
 def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:

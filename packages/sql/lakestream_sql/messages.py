@@ -15,13 +15,13 @@ from lakestream_sql.visible import Viewer
 
 
 class Open(msgspec.Struct, frozen=True):
-    """The first message: the lake's root, the account whose streams are served, and what DuckDB may use (0: the
-    defaults)."""
+    """The first message: the lake's root, the account whose streams are served, and the memory (bytes) and threads that
+    DuckDB may use."""
 
     lake: str
     account: str
-    memory: int = 0
-    threads: int = 0
+    memory: int
+    threads: int
 
 
 class Ask(msgspec.Struct, frozen=True):

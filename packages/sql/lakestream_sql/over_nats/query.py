@@ -15,6 +15,7 @@ from lakestream.config.options import SECOND, SqlOptions
 from lakestream.ops.sql import last
 from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.last import MENTIONED, MentionedBy
+from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
@@ -23,7 +24,6 @@ from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest
 from lakestream_sql.messages import Ask, QueryColumns, Summary
-from lakestream_sql.over_nats.pool import Pool
 from lakestream_sql.over_nats.window import Window
 from lakestream_sql.visible import Viewer
 

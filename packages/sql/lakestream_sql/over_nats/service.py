@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.ops.sql.figures import SqlFigures
+from lakestream.ops.sql.pool import Pool, TooManyQueries
 from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
-from lakestream_sql.over_nats.pool import Pool, TooManyQueries
 from lakestream_sql.over_nats.query import QueryRequest, RunningQuery, tell_outcome
 from lakestream_sql.visible import Viewer
 

@@ -1,4 +1,4 @@
-"""The processes of the service.
+"""The processes that answer queries, of the service over NATS or of the console.
 
 Belongs here: which account has how many, reusing idle ones, and their end. A process serves one account only.
 """
