@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -97,6 +98,26 @@ def test_links_lead_to_files_and_headings() -> None:
 
 def _anchors(path: Path) -> set[str]:
     return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)}
+
+
+def exists(name: str) -> bool:
+    """Return True if a name with dots is that of a module, or of something in one."""
+    for at in range(name.count(".") + 1, 0, -1):
+        module = ".".join(name.split(".")[:at])
+        with contextlib.suppress(ImportError):
+            found: object = importlib.import_module(module)
+            rest = name.removeprefix(module).split(".")[1:]
+            return all((found := getattr(found, each, None)) is not None for each in rest)
+    return False
+
+
+def test_names_of_the_packages_exist() -> None:
+    written = {
+        name for path in pages() for name in re.findall(r"`(lakestream_\w+(?:\.\w+)+)(?=[`(])", path.read_text())
+    }
+    assert len(written) > 1
+    assert not exists("lakestream_sql.typed.nix")
+    assert sorted(name for name in written if not exists(name)) == []
 
 
 def test_every_page_is_on_the_site() -> None:
