@@ -1,23 +1,24 @@
 """Finding and repairing damage in the files of replicas while the server runs.
 
 Belongs here: repairing damage found by a read, and scrubbing: sealed segments are verified after each start and again
-and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries. If the
-others have released theirs to the lake, they send their state, with outlines of those entries. For any other damage the
-replica is reopened, which truncates its log to the intact entries and lets the group send the rest (invariant 3). A
-group of one has no other copy: its damage is reported.
+and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries; if all
+of these are damaged, by one made of the frames that are intact in any of them. If the others have released theirs to
+the lake, they send their state, with outlines of those entries. For any other damage the replica is reopened, which
+truncates its log to the intact entries and lets the group send the rest (invariant 3). A group of one has no other
+copy: its damage is reported.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.segment import Header, Segment
-from lakestream.log.store.repair import verify
+from lakestream.log.format.segment import LOG_DIRECTORY, Header, Segment
+from lakestream.log.store.repair import assemble, readable, verify
 from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
@@ -39,7 +40,10 @@ PAUSE_FACTOR = 9
 MIN_PAUSE_NS = 20_000_000
 
 RETRY_NS = 5_000_000_000
-"""Pause before a segment of which no member had a good copy is requested again (5 s)."""
+"""Pause before a segment that could not be repaired is tried again (5 s); each further one is twice as long."""
+
+MOST_DOUBLED = 6
+"""Pauses that are doubled: the longest is 5 min 20 s."""
 
 
 class Repairs:
@@ -48,6 +52,7 @@ class Repairs:
     def __init__(self, site: Site, on_damage: Callable[[Replica, str], None]) -> None:
         self._site, self._on_damage = site, on_damage
         self._known: dict[Replica, None] = {}  # a dict, for its order
+        self._failed: Counter[str] = Counter()  # attempts to repair a segment, by its path
         self._unverified: deque[tuple[Replica, Store, Segment]] = deque()
         self._scrubbing = False
         self._began = 0
@@ -178,44 +183,118 @@ class Repairs:
 
     def _repair(self, replica: Replica, segment: Segment) -> None:
         replica.repairing.add(segment.path)
-        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me], 0)
+        self._ask(replica, segment, self._others(replica), 0)
 
-    def _ask(self, replica: Replica, segment: Segment, members: list[str], released: int) -> None:
+    def _others(self, replica: Replica) -> list[str]:
+        return [name for name in replica.membership.voters if name != self._site.peers.me]
+
+    def _ask(self, replica: Replica, segment: Segment, members: Sequence[str], released: int) -> None:
         """Fetch the segment from one member after the other; `released` of those before have released it."""
+        if not members:
+            if 2 * released > len(replica.membership.voters):
+                self._refill(replica, segment)
+            else:
+                self._gather(replica, segment, self._others(replica), [])
+            return
+
+        def fetched(path: str, offer: Offer) -> None:
+            if path:
+                self._replace(
+                    replica, segment, path, members[0], lambda: self._ask(replica, segment, members[1:], released)
+                )
+            else:
+                self._ask(replica, segment, members[1:], released + offer.released)
+
+        self._fetch(replica, segment, members[0], fetched)
+
+    def _fetch(
+        self,
+        replica: Replica,
+        segment: Segment,
+        member: str,
+        fetched: Callable[[str, Offer], None],
+        *,
+        damaged: bool = False,
+    ) -> None:
+        """Fetch a member's file of a segment: `fetched(path, offer)`, "" if it cannot be had."""
         if replica.closed:
             replica.repairing.discard(segment.path)
             return
-        if not members:
-            clock = self._site.shared.clock
-            enough = 2 * released > len(replica.membership.voters)
-            clock.call_later(0 if enough else RETRY_NS, lambda: self._again(replica, segment, enough))
-            return
 
-        def fetched(offer: Offer, directory: str, wrong: str) -> None:
-            if wrong:
-                self._ask(replica, segment, members[1:], released + offer.released)
-                return
-            self._replace(replica, segment, os.path.join(directory, offer.parts[0].name), members, released)
+        def done(offer: Offer, directory: str, wrong: str) -> None:
+            fetched("" if wrong else os.path.join(directory, offer.parts[0].name), offer)
 
         wanted = (segment.first_index, segment.last_index)
-        Fetch(self._site, replica, members[0], 0, fetched, segment=wanted).begin()
+        Fetch(self._site, replica, member, 0, done, segment=wanted, damaged=damaged).begin()
 
-    def _again(self, replica: Replica, segment: Segment, refill: bool) -> None:
-        """Repeat a repair without success. `refill`: let the other members, a majority, send their state instead."""
-        replica.repairing.discard(segment.path)
+    def _gather(self, replica: Replica, segment: Segment, members: Sequence[str], copies: list[bytes]) -> None:
+        """Fetch the damaged files of one member after the other; then make a whole one of them and of this member's."""
+        shared = self._site.shared
+
+        def made(path: str | None, error: BaseException | None) -> None:
+            if path is None:
+                self._later(replica, segment, error)
+            else:
+                self._replace(replica, segment, path, "all members", lambda: self._later(replica, segment, None))
+
+        if not members:
+            shared.io.submit(lambda: self._assembled(replica, segment, copies), made)
+            return
+
+        def fetched(path: str, _: Offer) -> None:
+            if path:
+                shared.io.submit(lambda: readable(shared.stores.files, path, segment.end), kept)
+            else:
+                self._gather(replica, segment, members[1:], copies)
+
+        def kept(content: bytes | None, _: BaseException | None) -> None:
+            self._gather(replica, segment, members[1:], copies if content is None else [*copies, content])
+
+        self._fetch(replica, segment, members[0], fetched, damaged=True)
+
+    def _assembled(self, replica: Replica, segment: Segment, copies: list[bytes]) -> str:
+        """Write a segment made of all copies; return its path. Block. Raise CorruptLog, OSError."""
+        stores, name = self._site.shared.stores, os.path.basename(segment.path)
+        own = readable(stores.files, segment.path, segment.end)
+        path = os.path.join(stores.repairing(replica.directory, segment.first_index, []), LOG_DIRECTORY, name)
+        assemble(stores.files, segment, [own, *copies], path)
+        return path
+
+    def _refill(self, replica: Replica, segment: Segment) -> None:
+        """Let the other members, a majority, send their state instead of the segment."""
+
+        def refill() -> None:
+            replica.repairing.discard(segment.path)
+            if self._is_wanted(replica, segment):
+                self.repaired += 1
+                replica.refill(f"{segment.path} is damaged, and the other members have released it to the lake")
+
+        self._site.shared.clock.call_soon(refill)
+
+    def _is_wanted(self, replica: Replica, segment: Segment) -> bool:
         stream = replica.stream
         if stream is None or replica.closed or not replica.refillable:
-            return
-        if stream.store.sealed_at(segment.path) is not segment:
-            return
-        if refill:
-            self.repaired += 1
-            replica.refill(f"{segment.path} is damaged, and the other members have released it to the lake")
-        else:
-            self._site.log.error(f"stream {replica.name}: {segment.path}: no other member had a good copy so far")
-            self._repair(replica, segment)
+            return False
+        return stream.store.sealed_at(segment.path) is segment
 
-    def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str], released: int) -> None:
+    def _later(self, replica: Replica, segment: Segment, error: BaseException | None) -> None:
+        """Repeat a repair without success after a pause."""
+        text = f"stream {replica.name}: {segment.path}: no other member had a good copy so far"
+        self._site.log.error(f"{text}; {error.what} at {error.offset}" if isinstance(error, CorruptLog) else text)
+
+        def again() -> None:
+            replica.repairing.discard(segment.path)
+            if self._is_wanted(replica, segment):
+                self._repair(replica, segment)
+
+        doubled = min(self._failed[segment.path], MOST_DOUBLED)
+        self._failed[segment.path] += 1
+        self._site.shared.clock.call_later(RETRY_NS << doubled, again)
+
+    def _replace(
+        self, replica: Replica, segment: Segment, path: str, source: str, otherwise: Callable[[], None]
+    ) -> None:
+        """Put a file, which comes from `source`, in the place of a damaged one; if that fails, call `otherwise`."""
         stream = replica.stream
         if stream is None or stream.store.sealed_at(segment.path) is not segment:
             replica.repairing.discard(segment.path)
@@ -224,15 +303,16 @@ class Repairs:
 
         def replaced(header: Header | None, error: BaseException | None) -> None:
             if header is None:
-                self._site.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
-                self._ask(replica, segment, members[1:], released)
+                self._site.log.warn(f"stream {replica.name}: the copy of {source} cannot be used: {error}")
+                otherwise()
                 return
             replica.repairing.discard(segment.path)
+            self._failed.pop(segment.path, None)
             if replica.stream is not stream:
                 return
             store.mended(segment, header)
             self.repaired += 1
-            self._site.log.info(f"stream {replica.name}: {segment.path} was repaired from {members[0]}")
+            self._site.log.info(f"stream {replica.name}: {segment.path} was repaired from {source}")
             for consumer in list(stream.consumers.values()):
                 consumer.recover()
 

@@ -52,6 +52,8 @@ class ReplicaOpen(msgspec.Struct, array_like=True):
     lake_through: int
     segment: tuple[int, int] | None = None
     """First and last entry of a sealed segment that is requested instead of a state."""
+    damaged: bool = False
+    """True if the segment's file is wanted also if it is damaged."""
 
 
 class Offer(msgspec.Struct, array_like=True):
@@ -122,7 +124,7 @@ class StateSender:
             return
         self._opening += 1
         if wanted.segment is not None:
-            self._offer_segment(replica, wanted.segment, node, answer)
+            self._offer_segment(replica, wanted.segment, wanted.damaged, node, answer)
         else:
             self._offer(replica, wanted, answer)
 
@@ -148,9 +150,9 @@ class StateSender:
         self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
 
     def _offer_segment(
-        self, replica: HeldReplica, wanted: tuple[int, int], node: str, answer: Callable[[bytes], None]
+        self, replica: HeldReplica, wanted: tuple[int, int], damaged: bool, node: str, answer: Callable[[bytes], None]
     ) -> None:
-        """Offer one sealed segment, if the copy here is intact."""
+        """Offer one sealed segment, if the copy here is intact, or also if it is `damaged`."""
         stream, stores = replica.stream, self._site.files.stores
         assert stream is not None  # Invariant: `_open` has looked
         if wanted[1] <= stream.store.left_through:
@@ -164,7 +166,8 @@ class StateSender:
         def collect() -> tuple[str, list[ExportPart]]:
             if not sealed:
                 raise LogError("there is no such segment here")
-            verify(stores.files, sealed[0].path)
+            if not damaged:
+                verify(stores.files, sealed[0].path)
             directory = stores.sending(replica.directory, number)
             return directory, [link_part(stores.files, sealed[0].path, directory, LOG_DIRECTORY)]
 
@@ -239,6 +242,7 @@ class Fetch:
         done: called once with (offer, directory, "") when all files are durable there, or with the error as the last
             argument.
         segment: first and last entry of a sealed segment to fetch instead of a state.
+        damaged: it is wanted also if it is damaged.
     """
 
     def __init__(
@@ -250,8 +254,9 @@ class Fetch:
         done: Callable[[Offer, str, str], None],
         *,
         segment: tuple[int, int] | None = None,
+        damaged: bool = False,
     ) -> None:
-        self._segment = segment
+        self._segment, self._damaged = segment, damaged
         self._site, self._replica, self._sender, self._index = site, replica, sender, index
         self._done: Callable[[Offer, str, str], None] | None = done
         self._offer = Offer()
@@ -274,7 +279,7 @@ class Fetch:
 
     def _ask(self, lake_through: int) -> None:
         if self._done is not None:
-            wanted = ReplicaOpen(self._replica.uid, self._index, lake_through, self._segment)
+            wanted = ReplicaOpen(self._replica.uid, self._index, lake_through, self._segment, self._damaged)
             self._call("replica.open", _encode(wanted), self._offered)
 
     def _call(self, method: str, body: bytes, then: Callable[[bytes], None]) -> None:
@@ -299,8 +304,8 @@ class Fetch:
             self._end("", offer.wrong or f"it is only as of entry {offer.index}")
             return
         stores, names, replica = self._site.files.stores, [part.name for part in offer.parts], self._replica
-        if self._segment is not None:
-            self._submit(lambda: stores.repairing(replica.directory, self._offer.number, names), self._begun)
+        if (segment := self._segment) is not None:
+            self._submit(lambda: stores.repairing(replica.directory, segment[0], names), self._begun)
         else:
             self._submit(lambda: stores.incoming(replica.directory, replica.identity, names), self._begun)
 

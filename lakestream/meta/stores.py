@@ -321,10 +321,10 @@ class FileStores:
         finally:
             self.files.close(fd)
 
-    def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
-        """Create a directory with these empty files below `directory` for a copy of a damaged segment; return its
-        path."""
-        return self._with_empty_files(os.path.join(directory, f"{REPAIRING}{number}"), names)
+    def repairing(self, directory: str, first_index: int, names: Sequence[str]) -> str:
+        """Create a directory with these empty files below `directory`, for a copy of the damaged segment that begins
+        with an entry; return its path."""
+        return self._with_empty_files(os.path.join(directory, f"{REPAIRING}{first_index}"), names)
 
     def _with_empty_files(self, path: str, names: Sequence[str]) -> str:
         self.files.remove_tree(path)

@@ -97,6 +97,11 @@ def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
     return Frame(_KINDS[kind], term, index, count, body, write)
 
 
+def salt_at(buf: bytes, offset: int) -> int:
+    """Return the salt in the header of a frame that may be damaged; 0 if there is no room for one."""
+    return _HEADER.unpack_from(buf, offset)[-1] if len(buf) - offset >= HEADER_SIZE else 0
+
+
 def unwritten(buf: bytes, offset: int, end: int) -> bool:
     """Return True if `buf[offset:end]` has zeros only: no frame, and no part of one that a reader could use."""
     return buf.count(0, offset, end) == end - offset

@@ -33,7 +33,7 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, naming
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, decode_frame
-from lakestream.log.format.record import FIXED
+from lakestream.log.format.record import FIXED, TIME_AT
 from lakestream.log.format.runs import Runs, SchemaRun
 from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
 
@@ -425,3 +425,23 @@ def record_spans(body: bytes) -> Iterator[tuple[int, int, int]]:
             length += 4 + int.from_bytes(body[offset + FIXED : offset + FIXED + 4], "little")
         yield seq, offset, length
         offset += length
+
+
+def place_body(segment: Segment, body: bytes, at: int) -> None:
+    """Add the records of a MESSAGES body at offset `at` to the tables of an open segment."""
+    first, next_seq = 0, 0
+    offsets: list[int] = []
+    lengths: list[int] = []
+    last_time = segment.last_time
+    for seq, offset, length in record_spans(body):
+        if seq != next_seq and lengths:
+            segment.place(first, offsets, lengths, last_time)
+            offsets, lengths = [], []
+        if not lengths:
+            first = seq
+        offsets.append(at + offset)
+        lengths.append(length)
+        last_time = int.from_bytes(body[offset + TIME_AT : offset + TIME_AT + 8], "little", signed=True)
+        next_seq = seq + 1
+    if lengths:
+        segment.place(first, offsets, lengths, last_time)

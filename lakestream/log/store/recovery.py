@@ -33,7 +33,6 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import OutlineFile, read_outline_info
-from lakestream.log.format.record import TIME_AT
 from lakestream.log.format.segment import (
     HEADER_SIZE,
     Header,
@@ -45,9 +44,9 @@ from lakestream.log.format.segment import (
     is_packed,
     is_segment_name,
     iter_frames,
+    place_body,
     read_end,
     read_tables,
-    record_spans,
 )
 from lakestream.log.store.base import outlines_of
 from lakestream.log.store.root import set_aside
@@ -383,26 +382,6 @@ def _intact_frames(path: str, files: Files) -> list[Frame] | None:
         for frame, _ in iter_frames(content, path, header, len(content)):
             frames.append(frame)
     return frames
-
-
-def place_body(segment: Segment, body: bytes, at: int) -> None:
-    """Add the records of a MESSAGES body at offset `at` to the tables of an open segment."""
-    first, next_seq = 0, 0
-    offsets: list[int] = []
-    lengths: list[int] = []
-    last_time = segment.last_time
-    for seq, offset, length in record_spans(body):
-        if seq != next_seq and lengths:
-            segment.place(first, offsets, lengths, last_time)
-            offsets, lengths = [], []
-        if not lengths:
-            first = seq
-        offsets.append(at + offset)
-        lengths.append(length)
-        last_time = int.from_bytes(body[offset + TIME_AT : offset + TIME_AT + 8], "little", signed=True)
-        next_seq = seq + 1
-    if lengths:
-        segment.place(first, offsets, lengths, last_time)
 
 
 def check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:

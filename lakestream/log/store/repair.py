@@ -1,9 +1,10 @@
 """Repair of damaged logs from what other members have.
 
 Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
-opened and the group can give it the rest again (`salvage`); and verifying a sealed segment and putting another
-replica's file of the same entries in its place (`take_over`). The two files differ in salt and time of sealing, and in
-nothing that is read. A group of one has no other copy: its log is never cut like this.
+opened and the group can give it the rest again (`salvage`); verifying a sealed segment and putting another replica's
+file of the same entries in its place (`take_over`); and making a whole file of several damaged ones (`assemble`). Files
+of the same entries differ in salt and time of sealing, and in nothing that is read: frames have the same offsets. A
+group of one has no other copy: its log is never cut like this.
 
 Invariant 3: before `salvage` is called the member is durably marked as recovering (`Member.damaged`), because entries
 that it acknowledged go.
@@ -12,16 +13,18 @@ that it acknowledged go.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, Kind, decode_frame, unwritten
+from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header, salt_at, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
-from lakestream.log.format.packed import PackedView, read_plain
+from lakestream.log.format.packed import BLOCK_BYTES, PackedView, read_plain
 from lakestream.log.format.record import iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
@@ -32,10 +35,13 @@ from lakestream.log.format.segment import (
     SealedEnd,
     Segment,
     decode_segment_header,
+    encode_footer,
+    encode_segment_header,
     first_index_of,
     is_packed,
     is_segment_name,
     iter_frames,
+    place_body,
     read_end,
     read_footer,
     read_tables,
@@ -234,6 +240,69 @@ def take_over(files: Files, segment: Segment, fetched: str) -> Header:
     files.replace(fetched, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
     return header
+
+
+def readable(files: Files, path: str, end: int) -> bytes:
+    """Return header and frames of a damaged segment, as in the plain file, with zeros for what cannot be read. Block.
+
+    Args:
+        end: offset at which its frames end.
+    """
+    pieces = list[bytes]()
+    with files.opened(path) as fd:
+        try:
+            view = PackedView(files, fd, path)
+        except CorruptLog:
+            return b""  # without its footer a compressed one cannot be read at all
+        for at, until in pairwise([0, *range(HEADER_SIZE, end, BLOCK_BYTES), end]):
+            try:
+                piece = view.read_at(until - at, at)
+            except (CorruptRecord, OSError):
+                piece = b""
+            pieces.append(piece.ljust(until - at, b"\0"))
+    return b"".join(pieces)
+
+
+def assemble(files: Files, segment: Segment, copies: Sequence[bytes], target: str) -> None:
+    """Write a sealed segment anew, each frame from a copy in which it is intact. Block.
+
+    A frame with the right crc, index and term is what the group has agreed on, whichever member has it.
+
+    Args:
+        segment: of this member. Its footer, which was whole when the log was opened, is in memory.
+        copies: contents of the members' files of the same entries (`readable`).
+        target: path of the new file.
+
+    Raises:
+        CorruptLog: an entry is damaged in all copies.
+    """
+    footer, header = segment.footer, segment.header
+    assert footer is not None, "only a sealed segment is replaced"
+    salted = [(each, _salt(each)) for each in copies]
+    made, pieces, offset, term = Segment(segment.path, header), [encode_segment_header(header)], HEADER_SIZE, 0
+    terms = dict(segment.terms)
+    for index in range(footer.first_index, footer.last_index + 1):
+        term = terms.get(index, term)
+        found = (decode_frame(each, offset, len(each), salt) for each, salt in salted)
+        frame = next((f for f in found if isinstance(f, Frame) and (f.index, f.term) == (index, term)), None)
+        if frame is None:
+            raise CorruptLog(
+                segment.path, offset, f"entry {index} is damaged in all {len(copies)} copies that could be had"
+            )
+        if frame.kind == Kind.MESSAGES:
+            place_body(made, frame.body, offset + FRAME_HEADER)
+        pieces += encode_header(frame, frame.write, header.salt), frame.body
+        offset += FRAME_HEADER + len(frame.body)
+    assert made.tables is not None
+    files.write_whole(target, [*pieces, *encode_footer(footer, made.tables, offset)])
+
+
+def _salt(content: bytes) -> int:
+    """Return the salt of a segment: that of its first frame where the header is damaged. Any crc shows a wrong one."""
+    header = decode_segment_header(content)
+    if isinstance(header, Header):
+        return header.salt
+    return salt_at(content, HEADER_SIZE)
 
 
 def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.packed import read_intact, read_plain
+from lakestream.log.format.segment import Header, decode_end, decode_segment_header, iter_frames
 from lakestream.log.store.repair import verify
 from lakestream.meta.replica_files import names
 from lakestream.meta.stores import read_identity
@@ -133,6 +137,83 @@ def test_damage_of_unread_parts_is_found_after_a_start(tmp_path: Path) -> None:
     assert len(damage) == len(paths)
     for path in paths:
         verify(Files(), path)
+
+
+def frames_of(path: str) -> list[tuple[int, int]]:
+    """Return offset and length of each frame of an intact sealed segment."""
+    content = read_plain(Files(), path)
+    header, end = decode_segment_header(content), decode_end(content)
+    assert isinstance(header, Header)
+    assert end is not None
+    return [
+        (body_at - FRAME_HEADER, FRAME_HEADER + len(frame.body))
+        for frame, body_at in iter_frames(content, path, header, end.frames_end)
+    ]
+
+
+def filled_by_small_writes(tmp_path: Path) -> World:
+    """Return three members that have sealed segments of many frames each."""
+    world = World(tmp_path, seal_bytes=20_000)
+    world.stream()
+    for _ in range(30):
+        fill(world, 2)
+    world.converged()
+    return world
+
+
+def scrub_all(world: World) -> None:
+    for node in world.nodes.values():
+        node.replicas.repairs.scrub(node.replica)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LAKESTREAM_DAMAGE_CASES", "2"))))
+def test_a_segment_that_is_damaged_on_every_member_is_made_of_what_is_intact(tmp_path: Path, seed: int) -> None:
+    world = filled_by_small_writes(tmp_path)
+    wanted = world.converged()
+    nodes, rng = list(world.nodes.values()), random.Random(seed)
+    damaged = 0
+    for place, each in enumerate(nodes[0].stream.store.sealed()):
+        frames = frames_of(each.path)
+        assert len(frames) > 3
+        for node, kinds in zip(nodes, rng.sample(["frame", "header", "tables", "half"], 3), strict=True):
+            path = node.stream.store.sealed()[place].path
+            size, mine = os.path.getsize(path), nodes.index(node)
+            damaged += 1
+            # Of three parts of the frames each member loses one.
+            some = frames[mine::3]
+            flip(path, {"header": 20, "tables": size - 200}.get(kinds, some[0][0] + 60))
+            for offset, length in some if kinds == "half" else some[:1]:
+                flip(path, offset + rng.randrange(length))
+    scrub_all(world)
+    world.until(lambda: sum(node.replicas.repairs.repaired for node in nodes) >= damaged, 120)
+    for node in nodes:
+        assert node.content() == wanted
+        for each in node.stream.store.sealed():
+            read_intact(Files(), each.path)
+    for node in nodes:
+        node.stop()
+    for node in nodes:
+        world.start(node.name)
+    assert world.converged() == wanted
+
+
+def test_an_entry_that_is_damaged_on_every_member_is_named_and_waits_for_a_good_copy(tmp_path: Path) -> None:
+    world = filled_by_small_writes(tmp_path)
+    wanted = world.converged()
+    nodes = list(world.nodes.values())
+    whole = Path(nodes[1].stream.store.sealed()[0].path).read_bytes()
+    offset, _ = frames_of(nodes[0].stream.store.sealed()[0].path)[2]
+    for node in nodes:
+        flip(node.stream.store.sealed()[0].path, offset + 50)
+    scrub_all(world)
+    entry = nodes[0].stream.store.sealed()[0].first_index + 2
+    text = f"entry {entry} is damaged in all 3 copies that could be had"
+    world.until(lambda: all(any(text in line for line in node.log.said) for node in nodes), 60)
+    assert not any(node.replicas.repairs.repaired for node in nodes)
+    assert world.acked("s.z")["seq"] == len(wanted) + 1, "the stream goes on"
+    Path(nodes[1].stream.store.sealed()[0].path).write_bytes(whole)  # from a backup
+    world.until(lambda: nodes[0].replicas.repairs.repaired == nodes[2].replicas.repairs.repaired == 1, 60)
+    assert nodes[0].content()[: len(wanted)] == nodes[2].content()[: len(wanted)] == wanted
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import StagingConflict
@@ -15,9 +16,11 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.packed import pack, read_intact
 from lakestream.log.format.record import columns, encode_record, iter_records
-from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.repair import take_over, verify
+from lakestream.log.format.segment import HEADER_SIZE, SealedSegment, iter_frames
+from lakestream.log.store.repair import assemble, readable, take_over, verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.features.dedupe import MessageIds
@@ -135,4 +138,69 @@ def test_a_damaged_segment_is_replaced_only_by_the_same_entries(
     stream.store.mended(segment, take_over(Files(), segment, same.path))
     verify(Files(), one.path)
     assert [record.data for record in stream.all()][:20] == [message(number)[2] for number in range(20)]
+    close_all()
+
+
+def copies_of(directory: Path, bodies: list[bytes], packed: list[bool]) -> list[str]:
+    """Seal the same messages, a write each, on several members; return their files."""
+    made = list[str]()
+    for place, is_packed in enumerate(packed):
+        stream = MiniStream(str(directory / str(place)), LogOptions(seal_bytes=1 << 30, seal_age_ns=1 << 60))
+        for number, body in enumerate(bodies):
+            stream.publish((b"s.%d" % (number % 7), b"", body))
+        stream.store.ask_seal()
+        stream.store.seal_if_old()
+        made.append(stream.store.sealed()[0].path)
+        close_all()
+        assert not is_packed or pack(Files(), made[-1])
+    return made
+
+
+def overwrite(rng: random.Random, path: str) -> None:
+    """Write zeros over some parts of a file."""
+    length = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        for _ in range(rng.randrange(5)):
+            file.seek(rng.randrange(rng.choice([length, 120])))
+            file.write(bytes(rng.choice([1, 50, 5_000, 100_000])))
+        file.truncate(length)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20_000), min_size=3, max_size=12),
+    packed=st.lists(st.booleans(), min_size=3, max_size=3),
+    seed=st.integers(0, 1 << 32),
+)
+def test_a_segment_is_made_of_damaged_copies_if_each_entry_is_intact_in_one(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], packed: list[bool], seed: int
+) -> None:
+    directory = tmp_path_factory.mktemp("copies")
+    paths = copies_of(directory, [b"%d " % size * size for size in (200, *sizes)], packed)
+    stream = MiniStream(str(directory / "0"), LogOptions(seal_bytes=1 << 30, seal_age_ns=1 << 60))
+    segment = stream.store.sealed_at(paths[0])
+    assert segment is not None
+    *_, whole = read_intact(Files(), paths[0])
+    spans = [
+        (at - FRAME_HEADER, at + len(frame.body)) for frame, at in iter_frames(whole, "", segment.header, segment.end)
+    ]
+    before = [readable(Files(), path, segment.end) for path in paths]
+    rng = random.Random(seed)
+    for path in paths:
+        overwrite(rng, path)
+    after = [readable(Files(), path, segment.end) for path in paths]
+
+    def has(copy: int, begin: int, stop: int) -> bool:
+        return after[copy][begin:stop] == before[copy][begin:stop]
+
+    salt_at = HEADER_SIZE + FRAME_HEADER - 4
+    salted = [copy for copy in range(3) if has(copy, 0, 40) or has(copy, salt_at, salt_at + 4)]
+    possible = all(any(has(copy, *span) for copy in salted) for span in spans)
+    event("possible" if possible else "impossible")
+    target = str(directory / "made")
+    if possible:
+        assemble(Files(), segment, after, target)
+        assert read_intact(Files(), target)[2] == whole
+    else:
+        with pytest.raises(CorruptLog, match=r"entry \d+ is damaged in all 3 copies"):
+            assemble(Files(), segment, after, target)
     close_all()

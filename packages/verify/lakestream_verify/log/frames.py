@@ -32,10 +32,10 @@ from lakestream.log.format.segment import (
     encode_segment_header,
     first_index_of,
     is_packed,
+    place_body,
     read_end,
     read_tables,
 )
-from lakestream.log.store.recovery import place_body
 from lakestream_verify.log.findings import Finding, FindingKind, Repair, Step, of_error
 
 
