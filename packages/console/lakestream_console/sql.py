@@ -58,6 +58,17 @@ class SqlBody(msgspec.Struct, frozen=True):
     engine: Literal["duckdb", "spark"] = "duckdb"
 
 
+class _Columns(msgspec.Struct):
+    columns: msgspec.Raw
+
+
+class _Summary(msgspec.Struct):
+    truncated: bool
+
+
+_COLUMNS, _SUMMARY = msgspec.json.Decoder(_Columns), msgspec.json.Decoder(_Summary)
+
+
 class NotAllowed(ConsoleError):
     """Raised for a query that the server rejects; its process goes on."""
 
@@ -163,7 +174,9 @@ class ConsoleSql:
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         options, who = self._sql(), client.connection.client
         sees = who.sees if options.row_permissions else None
-        ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES}
+        began = self._clock.steady()
+        ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "form": "rows"}
+        ask |= {"batch_bytes": options.batch_bytes, "max_batch_bytes": MAX_RESULT_BYTES}
         await process.say(ask | {"viewer": {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}})
         mentioned = MENTIONED.decode(await process.hear())
         streams = mentioned.streams
@@ -177,7 +190,11 @@ class ConsoleSql:
         if body.engine == "duckdb":  # Spark reads what is committed
             await asyncio.gather(*(self._flush(client, stream) for stream in streams))
         await process.say({"go": True})
-        return await process.hear()
+        columns = _COLUMNS.decode(await process.hear()).columns
+        parts, truncated = await _rows(process)
+        elapsed_ms = (self._clock.steady() - began) // 1_000_000
+        head = b'{"columns":%b,"truncated":%b,"elapsed_ms":%d,"rows":[' % (columns, truncated, elapsed_ms)
+        return head + b",".join(parts) + b"]}"
 
     async def _ask_last(self, client: ConsoleClient, subject: str, body: bytes) -> AsyncIterator[bytes]:
         """Yield the answers to a request, if they come in time."""
@@ -192,6 +209,20 @@ class ConsoleSql:
         subject = f"$LAKE.API.FLUSH.{stream}".encode()
         with contextlib.suppress(ConsoleError):
             await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
+
+
+async def _rows(process: Process) -> tuple[list[bytes], bytes]:
+    """Return the rows of a result in JSON, and in JSON if there are more of them."""
+    parts, size = list[bytes](), 0
+    while True:
+        await process.say({"go": True})
+        kind, body = await process.next()
+        if kind != b"b":
+            return parts, b"true" if _SUMMARY.decode(body).truncated else b"false"
+        if (size := size + len(body)) > MAX_RESULT_BYTES:
+            await process.say({"go": False})
+            return parts, b"true"
+        parts.append(body.rstrip().replace(b"\n", b","))
 
 
 @contextlib.contextmanager

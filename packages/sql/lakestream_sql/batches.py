@@ -7,8 +7,8 @@ message may be.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,7 @@ from lakestream.lake.values import as_json, distinct
 from lakestream_sql.explained import SqlError
 
 if TYPE_CHECKING:
+    from lakestream_sql.messages import Form
     from lakestream_sql.session import Result
 
 ARROW_ROWS = 4096
@@ -31,7 +32,7 @@ class RowTooLarge(SqlError):
     """Raised for a row that does not fit into a message."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"a row has more than {limit:,} bytes: select fewer columns, or raise max_payload")
+        super().__init__(f"a row has more than {limit:,} bytes: select fewer columns, or over NATS raise max_payload")
 
 
 class CountedRows(msgspec.Struct):
@@ -42,13 +43,11 @@ class CountedRows(msgspec.Struct):
     truncated: bool = False
 
 
-def batches(
-    result: Result, form: Literal["json", "arrow"], counted: CountedRows, size: int, most: int
-) -> Iterator[bytes]:
+def batches(result: Result, form: Form, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
     """Yield a result in parts.
 
     Args:
-        form: `json`: lines, an object each; `arrow`: the parts put together are one Arrow IPC stream.
+        form: `json`: lines, an object each; `rows`: an array each; `arrow`: together the parts are one Arrow stream.
         counted: is updated with each part.
         size: bytes of a part that holds more than one row.
         most: bytes of any part.
@@ -56,17 +55,19 @@ def batches(
     Raises:
         RowTooLarge: there is a row that has more.
     """
-    return _json(result, counted, size, most) if form == "json" else _arrow(result, counted, size, most)
+    if form == "arrow":
+        return _arrow(result, counted, size, most)
+    return _json(result, distinct(result.columns) if form == "json" else (), counted, size, most)
 
 
-def _json(result: Result, counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
-    names = distinct(result.columns)
+def _json(result: Result, names: Sequence[str], counted: CountedRows, size: int, most: int) -> Iterator[bytes]:
     lines, length = list[bytes](), 0
     for row in result:
         if counted.most and counted.rows >= counted.most:
             counted.truncated = True
             break
-        line = msgspec.json.encode(dict(zip(names, map(as_json, row), strict=True))) + b"\n"
+        values = [*map(as_json, row)]
+        line = msgspec.json.encode(dict(zip(names, values, strict=True)) if names else values) + b"\n"
         if len(line) > most:
             raise RowTooLarge(most)
         if lines and length + len(line) > size:

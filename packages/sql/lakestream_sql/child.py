@@ -6,8 +6,7 @@ a letter for its kind, and JSON. The server's first message names lake and accou
 taken. A query is answered in two steps, so that the server can judge which streams it reads, and have their newest
 messages staged.
 
-The console gets a result as a whole; the JSON is that of the HTTP response: the server passes it on as it is. Other
-users get the columns, then batches (batches.py) and a summary, each when the server asks for it.
+A result is its columns, then batches (batches.py) and a summary, each when the server asks for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import signal
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -28,7 +26,6 @@ import msgspec
 
 from lakestream.lake.errors import LakeError, LakeSilent
 from lakestream.lake.last_messages import PAGE, LastPage
-from lakestream.lake.values import as_json
 from lakestream.protocol.sql import ResultColumn
 from lakestream_sql.messages import (
     Ask,
@@ -37,7 +34,6 @@ from lakestream_sql.messages import (
     Judgement,
     MentionedStreams,
     Open,
-    QueryAnswer,
     QueryColumns,
     Summary,
 )
@@ -56,7 +52,7 @@ _LENGTH = struct.Struct(">I")
 
 
 FAILED, UNAVAILABLE = 500, 503
-_KINDS = {ChildReady: b"r", MentionedStreams: b"m", QueryAnswer: b"a", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
+_KINDS = {ChildReady: b"r", MentionedStreams: b"m", Failure: b"e", QueryColumns: b"c", Summary: b"s"}
 BATCH = b"b"
 """The kind of a batch, whose body is not JSON but lines of JSON or a part of an Arrow stream."""
 _open = msgspec.json.Decoder(Open)
@@ -89,12 +85,12 @@ def main() -> None:
     _send(out, ChildReady())
     spark = _Spark(opened)
     while True:
-        ask, began = _ask.decode(messages.get()), time.monotonic()
+        ask = _ask.decode(messages.get())
         try:
             require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
             if ask.engine != "duckdb" and ask.viewer.sees is not None:
                 raise ForbiddenQuery(NO_BARRIER)
-            _serve(session if ask.engine == "duckdb" else spark.session(ask), session, ask, began, messages.get, out)
+            _serve(session if ask.engine == "duckdb" else spark.session(ask), session, ask, messages.get, out)
             continue
         except (EngineFailed, LakeSilent) as error:  # another process takes the next query
             _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
@@ -134,9 +130,7 @@ def _public(error: BaseException, lake: str) -> str:
     return str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
 
 
-def _serve(
-    session: Session, plain: Session, ask: Ask, began: float, next_message: Callable[[], bytes], out: BinaryIO
-) -> None:
+def _serve(session: Session, plain: Session, ask: Ask, next_message: Callable[[], bytes], out: BinaryIO) -> None:
     """Answer one query by a session; `plain` is that of DuckDB. Raises LakeError and others for one that fails."""
     from lakestream_sql.confined import NO_BARRIER, ForbiddenQuery
     from lakestream_sql.statements import Bindings
@@ -152,9 +146,6 @@ def _serve(
     if ask.engine == "duckdb":
         session.take_last({each: list(_pages(next_message)) for each in wanted})
     if not _judgement.decode(next_message()).go:
-        return
-    if ask.form == "whole":
-        _send(out, _answer(session.query(ask.query, bindings), ask, began))
         return
     decisions = _Wanted(next_message)
     try:
@@ -201,7 +192,6 @@ def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wante
         _send(out, QueryColumns(_columns(columns, types)))
         wanted.begun = True
 
-    assert ask.form != "whole"  # Invariant: that is one answer.
     result = session.query(ask.query, bindings, described)
     counted = CountedRows(ask.max_rows)
     for body in batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes):
@@ -250,9 +240,7 @@ def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
     os._exit(0)
 
 
-def _send(
-    out: BinaryIO, message: ChildReady | MentionedStreams | QueryAnswer | Failure | QueryColumns | Summary
-) -> None:
+def _send(out: BinaryIO, message: ChildReady | MentionedStreams | Failure | QueryColumns | Summary) -> None:
     _write(out, _KINDS[type(message)], msgspec.json.encode(message))
 
 
@@ -262,28 +250,8 @@ def _write(out: BinaryIO, kind: bytes, body: bytes) -> None:
     out.flush()
 
 
-def _answer(result: Any, ask: Ask, began: float) -> QueryAnswer:
-    """Return the first rows of a result, as far as the limits allow."""
-    rows, truncated = _rows(result, ask)
-    return QueryAnswer(
-        _columns(result.columns, result.types), rows, truncated, round((time.monotonic() - began) * 1000)
-    )
-
-
 def _columns(names: Iterable[str], types: Iterable[str]) -> list[ResultColumn]:
     return [*map(ResultColumn, names, types)]
-
-
-def _rows(result: Iterable[tuple[Any, ...]], ask: Ask) -> tuple[list[list[Any]], bool]:
-    rows: list[list[Any]] = []
-    size = 0
-    for row in result:
-        shown = [as_json(value) for value in row]
-        size += len(msgspec.json.encode(shown)) + 1
-        if len(rows) >= ask.max_rows or size > ask.max_bytes:
-            return rows, True
-        rows.append(shown)
-    return rows, False
 
 
 if __name__ == "__main__":

@@ -5,13 +5,16 @@ Belongs here: what each of them says to the other.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from lakestream.lake.last_messages import LastWanted
 from lakestream.protocol.sql import ResultColumn
 from lakestream_sql.visible import Viewer
+
+Form = Literal["json", "arrow", "rows"]
+"""Lines of JSON, an object each; parts of an Arrow stream; or lines of JSON, an array each."""
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -27,17 +30,15 @@ class Open(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True):
     """A query, with the limits of its result.
 
-    `form`: of the result; `whole`: one answer for the console. `max_rows` 0: no limit. `batch_bytes`: size of a batch;
-    a row that needs more than `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows. `viewer`:
-    the user.
+    `form`: of batches (batches.py). `max_rows` 0: no limit. `batch_bytes`: size of a batch; a row that needs more than
+    `max_batch_bytes` is an error. `describe`: the columns are wanted, and no rows. `viewer`: the user.
     """
 
     query: str
     max_rows: int
-    max_bytes: int = 0
-    form: Literal["whole", "json", "arrow"] = "whole"
-    batch_bytes: int = 0
-    max_batch_bytes: int = 0
+    form: Form
+    batch_bytes: int
+    max_batch_bytes: int
     parameters: dict[str, bool | int | float | str | None] = {}
     as_of: int | str | None = None
     describe: bool = False
@@ -63,15 +64,6 @@ class Judgement(msgspec.Struct, frozen=True):
     without an answer."""
 
     go: bool
-
-
-class QueryAnswer(msgspec.Struct, frozen=True):
-    """The result of a query."""
-
-    columns: list[ResultColumn]
-    rows: list[list[Any]]
-    truncated: bool
-    elapsed_ms: int
 
 
 class QueryColumns(msgspec.Struct, frozen=True):

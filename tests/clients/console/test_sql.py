@@ -111,6 +111,10 @@ def test_results_are_limited(analyst: Browser) -> None:
     assert len(sql(analyst, "SELECT * FROM range(5)", max_rows=2).json["rows"]) == 2
     large = sql(analyst, "SELECT repeat('x', 1000000) FROM range(20)")
     assert (len(large.json["rows"]), large.json["truncated"]) == (8, True)
+    assert "a row has more than 8,388,608 bytes" in sql(analyst, "SELECT repeat('x', 9000000)").json["error"]
+    empty = sql(analyst, "SELECT 1 AS a, 'x' AS a WHERE false").json
+    assert (empty["rows"], [each["name"] for each in empty["columns"]]) == ([], ["a", "a"])
+    assert sql(analyst, "SELECT 1 AS a, 'a\nb' AS a").json["rows"] == [[1, "a\nb"]]
     assert sql(analyst, "SELECT 1 AS " + "x" * 70_000).status == 413
 
 

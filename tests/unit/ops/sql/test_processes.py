@@ -22,10 +22,15 @@ def test_a_lake_that_stops_answering_is_named_and_another_process_takes_the_next
     write_deltalake(tmp_path / "streams" / "S", pa.table({"seq": [1]}))
 
     async def ask(process: Process) -> list[list[int]]:
-        await process.say({"query": "SELECT seq FROM delta.`streams/S`", "max_rows": 1, "max_bytes": 1000})
+        ask = {"query": "SELECT seq FROM delta.`streams/S`", "max_rows": 1, "form": "rows"}
+        await process.say(ask | {"batch_bytes": 1000, "max_batch_bytes": 1000})
         assert json.loads(await process.hear())["streams"] == ["S"]
         await process.say({"go": True})
-        found: list[list[int]] = json.loads(await process.hear())["rows"]
+        assert [each["name"] for each in json.loads(await process.hear())["columns"]] == ["seq"]
+        await process.say({"go": True})
+        found = [json.loads(line) for line in (await process.hear()).splitlines()]
+        await process.say({"go": True})
+        assert json.loads(await process.hear()) == {"rows": 1, "truncated": False}
         return found
 
     async def run() -> None:
