@@ -19,6 +19,7 @@ from lakestream.lake.table.json_schema import BadJsonSchema
 from lakestream.lake.table.schema import doubled
 from lakestream_spark import functions as spark_functions
 from lakestream_sql import typed
+from lakestream_sql.connection import add_functions
 from lakestream_sql.session import Session, SqlError
 from lakestream_sql.typed import NoTypedView
 from tests.lake.compacting import compact as compact_stream
@@ -95,7 +96,7 @@ class Engines:
         self._spark = spark
         self._duckdb = duckdb.connect()
         self._duckdb.execute("SET TimeZone = 'UTC'")
-        typed.prepare_duckdb(self._duckdb, self.schema)
+        add_functions(self._duckdb, typed.duckdb_functions(self.schema))
         spark_functions.prepare_spark(spark, self.schema)
 
     def by_duckdb(self, payloads: list[bytes]) -> list[dict[str, Any]]:

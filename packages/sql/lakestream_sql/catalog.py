@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -51,7 +51,6 @@ from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, St
 from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
 
 if TYPE_CHECKING:
-    from lakestream.lake.table.json_schema import JsonSchema
     from lakestream_sql.typed import TypedTable
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -61,6 +60,8 @@ _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(d
 _NEVER_IN_NAMES = re.compile(r"[\s.*>/\\]")
 MANY_TABLES = 20
 """Tables that the error for an unknown one names."""
+Functions = Mapping[str, tuple[Callable[[Any], Any], str, str]]
+"""Functions of Arrow arrays by name, with the types that each takes and returns."""
 NEVER = 1 << 63
 """After the last time that a message can have."""
 
@@ -86,7 +87,7 @@ class StreamCatalog:
         evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
         rows: returns the rows of a query of our own, which may read the Arrow tables beside it.
         live_streams: opens live views; None for the tables alone.
-        prepare: creates a schema's functions in DuckDB; `register` those of masks.
+        add_functions: creates functions in DuckDB, of schemas and masks.
         place: returns the FROM item for a table's path and version.
         account: the only account whose streams have names; its own names need no account. None: all accounts.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
@@ -98,8 +99,7 @@ class StreamCatalog:
         evaluate: Callable[[str], object],
         rows: Callable[[str, dict[str, Any]], list[tuple[Any, ...]]],
         live_streams: LiveStreams | None,
-        prepare: Callable[[JsonSchema], None] = lambda _: None,
-        register: Callable[[Masking], None] = lambda _: None,
+        add_functions: Callable[[Functions], None] = lambda _: None,
         place: Callable[[str, int], str] = delta_scan,
         account: str | None = None,
         timestamps: Timestamps = "commit",
@@ -111,7 +111,7 @@ class StreamCatalog:
         self.evaluate = evaluate
         self.rows = rows
         self.live_streams = live_streams
-        self.prepare, self.register = prepare, register
+        self.add_functions = add_functions
         self.place = place
 
     def tables(self) -> list[str]:
@@ -408,7 +408,7 @@ class StatementSnapshot:
         self.masked = True
         stream = self._catalog.stream(name)
         masking = Masking(masks, f"{stream.account}/{stream.stream}", self._viewer.mask_key)
-        self._catalog.register(masking)
+        self._catalog.add_functions(masking.functions())
         columns = {str(row[0]): str(row[1]) for row in self._catalog.rows(f"DESCRIBE {rows}", self.arrow)}
         return masking.select(rows, columns, of_misfits="reason" in columns)
 
@@ -537,7 +537,7 @@ class StatementSnapshot:
             return None
         self._typed_views.add(name)
         found, source = json_schema.parse(table.text), f"({located})"
-        self._catalog.prepare(found)
+        self._catalog.add_functions(typed.duckdb_functions(found))
         if suffix == typed.MISFITS_SUFFIX:
             return typed.misfits_sql(found, source)
         return typed.view_sql(found, source, table.columns, doubled)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
@@ -105,6 +106,18 @@ def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, Stor
     files = StoredFiles(open_storage(root))
     connection.register_filesystem(files)
     return connection, files
+
+
+def add_functions(
+    connection: duckdb.DuckDBPyConnection, functions: Mapping[str, tuple[Callable[[Any], Any], str, str]]
+) -> None:
+    """Create functions of Arrow arrays that are not there yet, by name, with the types that each takes and returns;
+    cursors of the connection have them too."""
+    known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
+    for name, (function, takes, returns) in functions.items():
+        if connection.execute(known, [name]).fetchone() is None:
+            more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
+            connection.create_function(name, function, [duckdb.type(takes)], duckdb.type(returns), **more)
 
 
 def _secret(root: str) -> str:

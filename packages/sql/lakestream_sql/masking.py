@@ -13,16 +13,13 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from lakestream.lake.table.masks import How, Mask, Masks
 from lakestream.lake.table.schema import doubled, is_own, literal
 from lakestream_sql.explained import SqlError
-
-if TYPE_CHECKING:
-    import duckdb
 
 OWN_FUNCTIONS = "lakestream_mask_"
 """Beginning of the names of the functions."""
@@ -98,8 +95,8 @@ class Masking:
             return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({', '.join(fields)}) END"
         return f"NULL::{kind}"
 
-    def functions(self) -> dict[str, tuple[Callable[[pa.Array], pa.Array], str]]:
-        """Return the functions of the SELECT by name, with the type that each takes and returns."""
+    def functions(self) -> dict[str, tuple[Callable[[pa.Array], pa.Array], str, str]]:
+        """Return the functions of the SELECT by name, with the types that each takes and returns."""
 
         def payloads(values: pa.Array) -> pa.Array:
             return pa.array([self._payload(value) for value in values.to_pylist()], pa.binary())
@@ -110,11 +107,13 @@ class Masking:
         def lasts(values: pa.Array) -> pa.Array:
             return pa.array([self._masked("last4", value) for value in values.to_pylist()], pa.string())
 
-        found: dict[str, tuple[Callable[[pa.Array], pa.Array], str]] = {self.payload_function: (payloads, "BLOB")}
-        found |= {f"{self.text_function}_hash": (hashes, "VARCHAR"), f"{self.text_function}_last4": (lasts, "VARCHAR")}
-        for function, _ in found.values():
+        for function in (payloads, hashes, lasts):
             function.__annotations__ = {"values": pa.Array, "return": pa.Array}  # DuckDB needs the types themselves
-        return found
+        return {
+            self.payload_function: (payloads, "BLOB", "BLOB"),
+            f"{self.text_function}_hash": (hashes, "VARCHAR", "VARCHAR"),
+            f"{self.text_function}_last4": (lasts, "VARCHAR", "VARCHAR"),
+        }
 
     def _payload(self, payload: bytes | None) -> bytes | None:
         try:
@@ -156,14 +155,3 @@ def _tree(fields: tuple[Mask, ...]) -> dict[str, Any]:
             inner = inner.setdefault(name.casefold(), {})
         inner[mask.path[-1].casefold()] = mask.how
     return tree
-
-
-def prepare_masks(connection: duckdb.DuckDBPyConnection, masking: Masking) -> None:
-    """Create the functions of masks in a DuckDB database; cursors of the connection have them too."""
-    import duckdb
-
-    known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
-    for name, (function, kind) in masking.functions().items():
-        if connection.execute(known, [name]).fetchone() is None:
-            more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
-            connection.create_function(name, function, [duckdb.type(kind)], duckdb.type(kind), **more)

@@ -26,21 +26,18 @@ from lakestream.lake.table.masks import of_table
 from lakestream_sql import TAIL_BYTES, Timestamps, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus, UnknownStream
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
-from lakestream_sql.connection import connect, extension_path, reads_tables
+from lakestream_sql.connection import add_functions, connect, extension_path, reads_tables
 from lakestream_sql.explained import BadSql, SqlError
 from lakestream_sql.file_views import FileViews
-from lakestream_sql.masking import Masking, prepare_masks
 from lakestream_sql.mentions import Mention
 from lakestream_sql.parser import SqlParser, characters
 from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, parse, rewrite
 from lakestream_sql.tokens import tokens
-from lakestream_sql.typed import prepare_duckdb
 from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 from lakestream_sql.visible import EVERYTHING
 
 if TYPE_CHECKING:
     from lakestream.lake.last_messages import LastPage, LastWanted
-    from lakestream.lake.table.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -209,14 +206,9 @@ class Session:
         self._tables = views = FileViews(self.root, self._connection, files)
         self._live = None if committed else LiveStreams(self.root, server, tail_bytes, notify, views)
 
-        def prepare(schema: JsonSchema) -> None:
-            prepare_duckdb(self._connection, schema)
-
-        def register(masking: Masking) -> None:
-            prepare_masks(self._connection, masking)
-
+        add = partial(add_functions, self._connection)
         self._catalog = StreamCatalog(
-            self.root, self._value, self._rows_of, self._live, prepare, register, views.place, account, timestamps
+            self.root, self._value, self._rows_of, self._live, add, views.place, account, timestamps
         )
 
     def close(self) -> None:

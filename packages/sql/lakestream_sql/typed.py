@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,9 +22,6 @@ from lakestream.lake.table import policy, schema
 from lakestream.lake.table.json_schema import JsonSchema, parse
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, ticked
-
-if TYPE_CHECKING:
-    import duckdb
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
@@ -156,16 +153,7 @@ def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], A
     return values, reasons
 
 
-def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> None:
-    """Create the two functions of the views in a DuckDB database; cursors of the connection have them too."""
-    import duckdb  # not for Spark
-
+def duckdb_functions(found: JsonSchema) -> dict[str, tuple[Callable[[Any], Any], str, str]]:
+    """Return the two functions of the views by name, with the types that they take and return in DuckDB."""
     values, reasons = engine_functions(found.text)
-    known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
-    for name, function, returns in (
-        (found.values_function, values, found.duckdb),
-        (found.reason_function, reasons, "VARCHAR"),
-    ):
-        if connection.execute(known, [name]).fetchone() is None:
-            more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
-            connection.create_function(name, function, [duckdb.type("BLOB")], duckdb.type(returns), **more)
+    return {found.values_function: (values, "BLOB", found.duckdb), found.reason_function: (reasons, "BLOB", "VARCHAR")}

@@ -17,7 +17,8 @@ from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.table import masks, policy
 from lakestream.lake.table.masks import Mask, Masks
 from lakestream_sql.confined import ForbiddenQuery
-from lakestream_sql.masking import OWN_FUNCTIONS, Masking, NoMaskKey, prepare_masks
+from lakestream_sql.connection import add_functions
+from lakestream_sql.masking import OWN_FUNCTIONS, Masking, NoMaskKey
 from lakestream_sql.session import Session
 from lakestream_sql.visible import Viewer
 from tests.sql_escapes import COLUMNS
@@ -127,7 +128,7 @@ def test_a_field_inside_a_column_is_masked_there() -> None:
         {"A": None, "l": [], "m": {}, "t": None},
     ]
     connection = duckdb.connect()
-    prepare_masks(connection, masking)
+    add_functions(connection, masking.functions())
     connection.execute(f"CREATE TABLE rows ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
     connection.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", [list(row.values()) for row in values])
     found = connection.execute(masking.select("FROM rows", columns)).fetchall()
