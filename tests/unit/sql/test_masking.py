@@ -122,7 +122,7 @@ def test_a_field_inside_a_column_is_masked_there() -> None:
         "t": "VARCHAR",
     }
     inner = {"s": 1, "l": [{"n": "SECRET-6789", "h": "SECRET", "o": 1}, None, {"n": None, "h": None, "o": 2}]}
-    values = [
+    values: list[dict[str, Any]] = [
         {"A": inner | {"d": {"s": "stays"}}, "l": [[{"x": 1.5, "it's": "stays"}], []], "m": {"k": "SECRET"}, "t": "S"},
         {"A": {"s": 2, "l": None, "d": None}, "l": None, "m": None, "t": None},
         {"A": None, "l": [], "m": {}, "t": None},
