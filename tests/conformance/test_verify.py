@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_found_and_written_again(server: Server) -> None
     server.start()
     with wire_of(server) as wire:
         checkpoint = server.store / "jetstream/A/streams/S/checkpoint"
-        flip(str(checkpoint), 100)
+        flip(str(checkpoint), checkpoint.stat().st_size // 2)
         damaged = checkpoint.read_bytes()
         (finding,) = [each for each in verify(wire, lake=False)["findings"] if each["kind"] == "checkpoint"]
         assert (finding["file"], finding["repair"]) == ("jetstream/A/streams/S/checkpoint", "checkpoint")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.storage import lake as lakes
-from lakestream.log.sealing.keys import VARIABLE
+from lakestream.log.sealing.keys import share
 from lakestream_spark import session as sessions
 
 SMALL = {
@@ -28,7 +27,7 @@ The jobs' own Sparks compile them.
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Yield a session like the compactor's, without features that cost more than they save with a few hundred rows."""
-    os.environ.setdefault(VARIABLE, "key of the tests")  # a JVM takes it once, for encrypted tables
+    share(["key of the tests"])  # a JVM takes it once, for encrypted tables
     session = sessions.session("lakestream tests", extra=SMALL, iceberg=True)
     yield session
     session.stop()

@@ -36,8 +36,9 @@ PATIENCE_S = 400.0
 
 @pytest.fixture
 def server(tmp_path: Path, spark: Any) -> Iterator[Server]:
+    key = os.environ[VARIABLE].splitlines()[0]
     config = (
-        f'jetstream {{ key: "{os.environ[VARIABLE]}" }}\nlake {{ encryption: parquet, seal_bytes: 65536, '
+        f'jetstream {{ key: "{key}" }}\nlake {{ encryption: parquet, seal_bytes: 65536, '
         'seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }\n'
     )
     server = Server(Kind.OURS, tmp_path / "store", config=config)

@@ -16,7 +16,6 @@ from random import Random
 from typing import Any
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
 from lakestream.log.store.base import NoBase
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.store import Store
@@ -28,6 +27,7 @@ from lakestream_verify.streams import read_state
 from tests.cluster.nodes import NotReady, free_ports, until
 from tests.power.audit import TIMEOUT_S, Forked, NotStarted, audit_stream
 from tests.power.workload import Recording
+from tests.sealing import files_of
 from tests.wire import Closed, Wire, WireTimeout
 
 ANSWER_S = 2.0
@@ -56,20 +56,22 @@ def replicas(root: Path, nodes: Sequence[str], problems: list[str]) -> Iterator[
             path = root / node / "jetstream"
             if not (path / "VERSION").exists():
                 continue
-            files = Files()
+            files = files_of(path.parent)
             store = StoreRoot.inspect(str(path), files)
             stack.callback(store.close)
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="lakestream-power-"))
             os.mkdir(survey := os.path.join(scratch, "survey"))
-            for number, (account, name) in enumerate(store.survey(Overlay(survey), lambda line: None).streams):
+            for number, (account, name) in enumerate(
+                store.survey(files.over(Overlay(survey)), lambda line: None).streams
+            ):
                 directory = store.stream_directory(account, name)
                 os.mkdir(upper := os.path.join(scratch, str(number)))
                 if not os.path.exists(os.path.join(directory, NAME)):
                     continue  # its creation was not complete
-                state, damaged = read_state(directory)
+                state, damaged = read_state(files, directory)
                 problems += [f"{node}: {each.file}: {each.what}" for each in damaged if not each.harmless]
                 try:
-                    one = recover(Overlay(upper), directory, state.durable if state else None, None)
+                    one = recover(files.over(Overlay(upper)), directory, state.durable if state else None, None)
                 except NoBase:
                     continue  # a follower was reading it, and makes it of the table when it starts
                 except LogError as error:

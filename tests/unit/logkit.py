@@ -237,11 +237,12 @@ def flip(path: str, offset: int, bit: int = 0) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def alter(log: Path, seq: int, subject: bytes = b"") -> None:
+def alter(log: Path, seq: int, subject: bytes = b"", files: Files | None = None) -> None:
     """Change a message in the segments of a log directory so that every CRC is right and its length the same: its
-    payload, or its subject to one of the same length."""
+    payload, or its subject to one of the same length. `files`: of an encrypted store."""
+    files = files or Files()
     for path in sorted(log.glob("*.seg")):
-        content = bytearray(path.read_bytes())
+        content = bytearray(files.read(str(path)))
         header = decode_segment_header(bytes(content[:HEADER_SIZE]))
         assert not isinstance(header, str), header
         offset = HEADER_SIZE
@@ -259,7 +260,7 @@ def alter(log: Path, seq: int, subject: bytes = b"") -> None:
                 changed = Frame(frame.kind, frame.term, frame.index, frame.count, body, frame.write)
                 whole = encode_header(changed, frame.write, header.salt) + body
                 content[offset : offset + len(whole)] = whole
-                path.write_bytes(bytes(content))
+                files.write_whole(str(path), [bytes(content)])
                 return
             offset += FRAME_HEADER + len(frame.body)
     raise AssertionError(f"no segment of {log} has message {seq}")
