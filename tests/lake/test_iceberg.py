@@ -28,7 +28,7 @@ from tests.lake.model import T0, StreamModel, flights
 from tests.lake.test_clones import MirrorModel, make
 from tests.lake.test_compact_job import Job
 from tests.lake.test_compactor import until
-from tests.lake.test_maintenance import NOW, compact, files, grow, maintain
+from tests.lake.test_maintenance import KEEP, NOW, compact, files, grow, maintain
 from tests.lake.test_typed_compaction import N, Stream
 
 pytestmark = pytest.mark.lake
@@ -199,6 +199,25 @@ def test_vacuum_waits_until_snapshots_older_than_its_retention_have_expired(
     assert maintain(spark, lake, NOW).plan.stale
     stream.check(changed=False)
     assert not maintain(spark, lake, NOW).plan
+
+
+def test_snapshots_that_name_files_of_erased_messages_expire(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "SWEEP_SECONDS", 0.0)
+    stream = IcebergStream(spark, lake, tmp_path / "log", V3)
+    for erased in ([], [2]):
+        stream.publish(10)
+        stream.model.remove(erased, shred=True)
+        stream.compact()
+        stream.check()
+    assert len(static(stream.table).snapshots()) > 1
+    assert maintain(spark, lake, KEEP).plan.erase == 1
+    stream.check()
+    assert stream.export.run()
+    [only] = static(stream.table).snapshots()
+    assert len(static(stream.table).scan(snapshot_id=only.snapshot_id).to_arrow()) == 19
+    stream.check(changed=False)
 
 
 def test_each_hour_of_message_time_has_a_tag(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -165,7 +165,9 @@ class TableExport:
         }
         lines = b"\n".join(map(msgspec.json.encode, counted(self._storage, changes)))
         iceberg.commit(msgspec.json.encode(described).decode(), lines.decode())
-        if asked_ms:
+        if asked_ms and changes:
+            self._expired = -SWEEP_SECONDS  # the snapshot before this commit stays with it, and is looked at next
+        elif asked_ms:
             iceberg_files.has_expired(self._storage, self.table)
         if expiring or time.monotonic() - self._swept > SWEEP_SECONDS:
             self._swept = time.monotonic()

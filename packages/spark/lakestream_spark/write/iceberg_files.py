@@ -104,8 +104,9 @@ def needed_since_ms(storage: Storage, table: str, version: int) -> int | None:
 
 
 def ask_to_expire(storage: Storage, table: str, before_ms: int) -> None:
-    """Ask the keeper of the Iceberg table to expire snapshots from before a time, ms since the epoch."""
-    storage.write(f"{table}/{DIRECTORY}/{_REQUEST}", str(before_ms).encode())
+    """Ask the keeper of the Iceberg table, if there is one, to expire snapshots before a time, ms since the epoch."""
+    if DIRECTORY in storage.directories(table):
+        storage.write(f"{table}/{DIRECTORY}/{_REQUEST}", str(before_ms).encode())
 
 
 def asked_to_expire(storage: Storage, table: str) -> int:

@@ -521,6 +521,8 @@ class Maintainer:
             return 0, str(error)
         if not self._delete(facts, [path for path in left if path not in kept]):
             return 0, None
+        if left:
+            iceberg_files.ask_to_expire(self._storage, facts.table, self._clock() // _MS)
         if kept:
             return 0, f"{erasures.count(runs)} deleted messages stay in files that a shallow clone needs"
         self._storage.delete_all(note.path for note in found)
