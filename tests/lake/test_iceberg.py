@@ -285,7 +285,7 @@ def test_a_store_that_does_not_answer_is_no_damage(spark: Any) -> None:
 
 def test_another_layout_whose_schema_lacks_the_partitions_before(spark: Any, lake: Path, tmp_path: Path) -> None:
     stream = IcebergStream(spark, lake, tmp_path / "log", V3)
-    for partition in ("bucket:2", "subject", "tokens:2"):
+    for partition in ("bucket:2", "subject", "bucket:3", "tokens:2"):
         stream.model.configure(V3 | {"lakestream.partition": partition})
         stream.publish(10)
         stream.model.remove([stream.model.next_seq - 2])

@@ -115,16 +115,17 @@ class Commit:
         """Write rows into new files of the table; return the fields of their `add` actions."""
         return [msgspec.json.decode(line)["add"] for line in self._delta.write(rows._jdf).splitlines()]
 
-    def identify(self, add: Mapping[str, Any]) -> dict[str, Any]:
+    def identify(self, add: Mapping[str, Any], *, keep: bool = False) -> dict[str, Any]:
         """Give the columns of a new file of Spark their ids; return the fields of the `add` action of the copy that has
-        them. The file itself is deleted."""
+        them. `keep`: some version names the file itself; else it is deleted."""
         ids = {"\0".join(path): number for path, number in of_delta(self.metadata()["schemaString"])}
         path = f"{add['path'].removesuffix('.parquet')}.ids.parquet"
         source, target = locate(self.table, add["path"]), locate(self.table, path)
         places = self._storage.spark_path(source), self._storage.spark_path(target)
         copy = jvm(self._spark).io.lakestream.delta.FieldIds.copy
         size = copy(self._spark._jsparkSession, *places, msgspec.json.encode(ids).decode())
-        self._storage.delete(source)
+        if not keep:
+            self._storage.delete(source)
         return {**add, "path": path, "size": size}
 
     def add(self, files: Iterable[Any]) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from lakestream.lake.storage.storage import Storage
+from lakestream.lake.table.policy import ICEBERG_KEY
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
+from lakestream.schemas.naming import OFF
 
 DIRECTORY = "metadata"
 """Directory of the Iceberg table in that of the Delta table; packages/iceberg cleans it up."""
@@ -26,6 +29,15 @@ VERSION = "lakestream.delta-version"
 _FILE = re.compile(r"v(\d+)\.metadata\.json")
 _REQUEST = "lakestream-expire-before"
 """File with a time, ms since the epoch: snapshots from before it shall expire."""
+
+
+def is_wanted(storage: Storage, table: str, settings: Mapping[str, str]) -> bool:
+    """Return True if a table has an Iceberg table or asks for one: then files of Spark get the ids of columns.
+
+    Args:
+        settings: properties of the table, or those that it is about to get.
+    """
+    return settings.get(ICEBERG_KEY, OFF) != OFF or DIRECTORY in storage.directories(table)
 
 
 class TableMetadata(msgspec.Struct, frozen=True):

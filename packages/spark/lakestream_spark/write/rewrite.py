@@ -99,11 +99,12 @@ class Rewriter:
         """
         written: list[dict[str, Any]] = []
         columns, begun = state.metadata.partition_columns, False
+        ids = iceberg_files.is_wanted(self._storage, commit.table, state.metadata.configuration)
         try:
             for layer in layers(bins, self._target):
                 adds = [state.files[file.key] for each in layer for file in each.files]
                 rows = commit.rows(adds).coalesce(1).sortWithinPartitions(*_order(columns, layer))
-                written += self._write(commit, rows)
+                written += self._write(commit, rows, ids)
             files = [file for each in bins for file in each.files]
             _check_rows(commit.table, sum(file.rows - file.deleted for file in files), written)
             commit.add(written)
@@ -120,10 +121,10 @@ class Rewriter:
             raise
         return len(files), len(written)
 
-    def _write(self, commit: Commit, rows: DataFrame) -> list[dict[str, Any]]:
-        """Write rows into files, with the checksum of the end of each in its tags."""
+    def _write(self, commit: Commit, rows: DataFrame, ids: bool) -> list[dict[str, Any]]:
+        """Write rows into files, with the checksum of the end of each in its tags. `ids`: columns have theirs."""
         adds = commit.write(rows)
-        if iceberg_files.DIRECTORY in self._storage.directories(commit.table):
+        if ids:
             adds = [commit.identify(add) for add in adds]
         return [{**add, "dataChange": False, "tags": self._tags(commit.table, add)} for add in adds]
 

@@ -55,7 +55,7 @@ from lakestream.lake.table.schema import (
 )
 from lakestream.lake.table.state import has_kept_table, kept_table
 from lakestream.lake.table.typed_columns import EMPTY, of_table
-from lakestream_spark.write import file_statistics, repair
+from lakestream_spark.write import file_statistics, iceberg_files, repair
 from lakestream_spark.write.data_files import Values, partition_values
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.misfits import MisfitTable
@@ -263,7 +263,7 @@ class StreamCompaction:
             raise LakeError(output.failure)
         if output.unfit and task.layout.kind != "bucket":
             layout = Layout("bucket", bounds=self._bounds(plan.batch, DEFAULT_BUCKETS, True))
-            self._rewrite(layout)
+            self._rewrite(layout, plan.batch.policy)
             return msgspec.structs.replace(plan, task=msgspec.structs.replace(task, layout=layout))
         if output.needed:
             assert task.columns is not None
@@ -452,7 +452,7 @@ class StreamCompaction:
         else:
             self._end_rows(batch, reached, found)
             if layout != found.layout:
-                self._rewrite(layout)
+                self._rewrite(layout, batch.policy)
             # After the rewrite: record the request only once the layout exists.
             self._table.adapt(found, batch.policy)
         # From the first file on: Polars reads no table of which some paths have the partition's values and others not.
@@ -570,11 +570,13 @@ class StreamCompaction:
         subjects = [text for part in some for text in segments.sample_subjects(part.path, part.after, most)]
         return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
-    def _rewrite(self, layout: Layout) -> None:
+    def _rewrite(self, layout: Layout, asked: policy.StreamPolicy) -> None:
         self._table.rewrite(layout, None if self._watch.head.progress is None else _json(self._watch.head.progress))
 
 
 def clear_removed(lake: str) -> None:
+        if iceberg_files.is_wanted(self._storage, self.table, asked.table_properties()):
+            self._table.identify()
     """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")

@@ -30,8 +30,8 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import encryption
-from lakestream.lake.table.actions import MetaData
+from lakestream.lake.table import encryption, ends
+from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.policy import (
@@ -64,7 +64,7 @@ from lakestream.lake.table.schema import (
 from lakestream.lake.table.state import TableFollower
 from lakestream_spark.write import deletion
 from lakestream_spark.write.clones import References
-from lakestream_spark.write.commit import Commit, forget, jvm
+from lakestream_spark.write.commit import Commit, forget, jvm, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -308,6 +308,21 @@ class StreamTable:
         if metadata is not None:
             writer = writer.option("userMetadata", metadata)
         writer.partitionBy(*layout.columns).save(self.spark_path)
+
+    def identify(self) -> None:
+        """Give the columns of all files the ids by which readers of Iceberg find them, in a commit that changes no row.
+
+        Spark's writer has none, or not those of fields inside of others. A crash before it leaves files of which
+        readers find the columns by name.
+        """
+        commit = Commit(self._spark, self._storage, self.path)
+        files = list(commit.state().files.values())
+        for add in files:
+            copy = commit.identify(plain(add), keep=True)
+            tags = ends.of_file(self._storage, locate(self.path, copy["path"])).tags()
+            commit.add([{**copy, "tags": tags}])
+        commit.remove(files, data_change=False)
+        commit.run("optimize")
 
     def spread(self, rows: DataFrame, layout: Layout) -> DataFrame:
         """Return many rows with the layout's columns, distributed so that they form few large files in its order."""
