@@ -120,7 +120,8 @@ def of_table(storage: Storage, table: str) -> Masks:
     """
     base, _, name = table.rpartition(f"/{paths.STREAMS}/")
     found = [_of(storage, base, name)]
-    found += [_of(storage, base, name.removesuffix(end)) for end in (MISFITS, LATEST) if name.endswith(end)]
+    beside = name.rstrip("_")  # where the name was taken, it has further underscores
+    found += [_of(storage, base, beside.removesuffix(end)) for end in (MISFITS, LATEST) if beside.endswith(end)]
     return max(found, key=lambda masks: len(masks.fields))
 
 

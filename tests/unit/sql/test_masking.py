@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import BadPolicy, LakeError
+from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import masks, policy
 from lakestream.lake.table.masks import Mask, Masks
 from lakestream_sql.confined import ForbiddenQuery
@@ -234,6 +235,15 @@ def test_what_is_not_masked_stays(payload: dict[str, Any]) -> None:
 def test_wrong_masks_are_named(metadata: dict[str, str], reason: str) -> None:
     with pytest.raises(BadPolicy, match=reason):
         policy.parse(metadata)
+
+
+def test_tables_beside_a_stream_have_its_masks_whatever_their_names_are(lake: Path) -> None:
+    """Their names end with further underscores if another table has the plain one."""
+    found = {
+        end: masks.of_table(open_storage(str(lake)), f"{lake}/streams/P{end}").fields
+        for end in ("", "_misfits", "_latest", "_latest_", "_misfits__", "_other")
+    }
+    assert [end for end, fields in found.items() if not fields] == ["_other"]
 
 
 def test_masks_are_properties_of_the_table() -> None:
