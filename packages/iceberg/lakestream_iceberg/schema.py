@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.table.encryption import ENCRYPTED
 from lakestream.lake.table.foreign_commits import MAPPING
 from lakestream_iceberg.errors import NotInIceberg
 from lakestream_spark.write.field_ids import ELEMENT, KEY, VALUE, Path, field_id
@@ -47,8 +48,10 @@ def iceberg_schema(table: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
         metadata: the `metaData` action of Delta's log.
 
     Raises:
-        NotInIceberg: columns are mapped, one has a type that Iceberg lacks, or two have one id.
+        NotInIceberg: columns are mapped, one has a type that Iceberg lacks, two have one id, or files are encrypted.
     """
+    if metadata.get("configuration", {}).get(ENCRYPTED) == "true":
+        raise NotInIceberg(table, "its files are encrypted, and Iceberg's metadata would be plain")
     if metadata.get("configuration", {}).get(MAPPING, "none") != "none":
         raise NotInIceberg(table, "another program has enabled column mapping")
     fields = [_field(table, each, ()) for each in msgspec.json.decode(metadata["schemaString"])["fields"]]

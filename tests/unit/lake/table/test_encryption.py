@@ -20,6 +20,8 @@ from lakestream.lake.table.encryption import TableSealed
 from lakestream.lake.table.row_groups import read_footer
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.sealing.keys import VARIABLE, Keyring
+from lakestream_iceberg.errors import NotInIceberg
+from lakestream_iceberg.schema import iceberg_schema
 from lakestream_spark.write.file_statistics import FileStatistics
 
 ROWS = pa.table({"subject": ["secret.a", "secret.b"], "seq": [1, 2]})
@@ -115,3 +117,12 @@ def test_properties_name_only_columns_that_the_table_has() -> None:
     key = "delta.dataSkippingStatsColumns"
     assert encryption.properties(["subject", "seq", "time_ns", "time", "data"])[key] == "seq,time,time_ns"
     assert encryption.properties(MISFIT_SCHEMA.names)[key] == "seq,time"
+
+
+def test_an_encrypted_table_has_no_iceberg_table() -> None:
+    """The metadata would show bounds of its columns."""
+    columns = '{"type":"struct","fields":[{"name":"seq","type":"long","nullable":true,"metadata":{}}]}'
+    metadata = {"configuration": encryption.properties(["seq"]), "schemaString": columns}
+    with pytest.raises(NotInIceberg, match="its files are encrypted"):
+        iceberg_schema("t", metadata)
+    assert iceberg_schema("t", {**metadata, "configuration": {}})["fields"]
