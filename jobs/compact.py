@@ -213,7 +213,7 @@ def run(
         if upkeep is not None:
             upkeep.note(batch.commits)
         for each in keepers:
-            each.note([*batch.commits, *batch.removed])
+            each.note([*batch.commits, *batch.keyed, *batch.removed])
 
     spans = _open_spans(lake)
 

@@ -81,12 +81,14 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
     models = {}
     for number, (key, name, account) in enumerate(STREAMS):
         model = models[key] = StreamModel(root / key, name, f"UID{number}", account)
-        model.configure({} if name == "PLAIN" else {"lakestream.iceberg": "v3"})
+        keyed = {"lakestream.table": "latest"} if key == "ORDERS" else {}
+        model.configure({} if name == "PLAIN" else {"lakestream.iceberg": "v3", **keyed})
         model.publish(flights(20) if account == "ACME" else [(b"%s.de" % name.lower().encode(), b"", b"1")] * 3)
         model.remove([2])
         model.stage(lake)
         compact(spark, lake, model)
-        TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), model.table(lake)).run()
+        for end in ("", "_latest") if keyed else ("",):
+            TableExport(IcebergLibrary(spark, str(lake)), open_storage(str(lake)), model.table(lake) + end).run()
     with serving(lake, server.url) as url:
         yield World(server, models, lake, url)
     server.kill()
@@ -116,7 +118,7 @@ def test_the_four_lines_of_a_page_run_as_they_are(world: World, tmp_path: Path, 
 def test_pyiceberg_finds_the_streams_of_an_account(world: World) -> None:
     catalog = world.client("all")
     assert catalog.list_namespaces() == [("ACME",)]
-    assert catalog.list_tables("ACME") == [("ACME", "ORDERS"), ("ACME", "SECRET")]
+    assert catalog.list_tables("ACME") == [("ACME", "ORDERS"), ("ACME", "ORDERS_latest"), ("ACME", "SECRET")]
     assert catalog.table_exists("ACME.ORDERS")
     assert not catalog.table_exists("ACME.PLAIN")
     rows = catalog.load_table("ACME.ORDERS").scan().to_arrow().sort_by("seq").to_pylist()
@@ -147,8 +149,11 @@ def test_a_token_request_may_have_the_login_in_its_header(world: World) -> None:
 
 def test_a_user_sees_what_it_may_read(world: World) -> None:
     catalog = world.client("one")
-    assert catalog.list_tables("ACME") == [("ACME", "ORDERS")]
+    assert catalog.list_tables("ACME") == [("ACME", "ORDERS"), ("ACME", "ORDERS_latest")]
     assert catalog.load_table("ACME.ORDERS").scan().count() == 19
+    subjects = {each.subject.decode() for each in world.models["ORDERS"].expected()}
+    latest = catalog.load_table("ACME.ORDERS_latest").scan().to_arrow()  # of a stream that the user may read
+    assert sorted(latest["subject"].to_pylist()) == sorted(subjects)
     with pytest.raises(NoSuchTableError):
         catalog.load_table("ACME.SECRET")
     other = world.client("other")

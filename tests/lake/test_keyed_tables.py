@@ -12,9 +12,14 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.lake import identify, open_storage
+from lakestream.lake.table.log import TableLog
+from lakestream_iceberg import export
+from lakestream_iceberg.library import IcebergLibrary
 from lakestream_spark.write import keyed_table
+from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.stream_compaction import StreamCompaction
+from tests.lake.iceberg import READERS, static
 from tests.lake.test_typed_compaction import Stream
 
 pytestmark = pytest.mark.lake
@@ -95,7 +100,8 @@ def test_another_key_builds_the_table_anew_and_the_stream_takes_it_along(
     stream.compact()
     table = f"{stream.table}_latest"
     assert sorted((row["id"], row["n"]) for row in rows(table)) == [("a", 2), ("b", 1)]
-    stream.model.configure({**metadata, "lakestream.table": "latest($.id, $.n)"})
+    metadata["lakestream.table"] = "latest($.id, $.n)"
+    stream.model.configure(metadata)
     stream.publish({"id": "b", "n": 1})
     stream.compact()
     found = sorted((row["id"], row["n"], row["seq"]) for row in rows(table))
@@ -140,3 +146,110 @@ def test_an_error_of_the_upsert_table_does_not_hold_up_the_stream(
     stream.model.publish([(b"b", b"", b"2")])
     stream.compact()
     assert sorted(row["data"] for row in rows(f"{stream.table}_latest")) == [b"1", b"2"]
+
+
+class IcebergCheck:
+    """The Iceberg table over a stream's upsert table."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.table = f"{stream.table}_latest"
+        self.export = export.TableExport(IcebergLibrary(stream.spark, str(stream.lake)), stream.storage, self.table)
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """Bring it up to date, and return columns of the rows, which are those of Delta to each reader."""
+        assert self.export.run()
+        wanted = sorted(rows(self.table), key=lambda row: int(row["seq"]))
+        for name, read in READERS.items():
+            found = read(self.table)
+            assert [{key: row[key] for key in columns} for row in found] == [
+                {key: row[key] for key in columns} for row in wanted
+            ], name
+        return [tuple(row[key] for key in columns) for row in wanted]
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+def test_readers_of_iceberg_find_a_row_for_each_subject(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(keyed_table, "SMALL_FILES", 4)
+    monkeypatch.setattr(keyed_table, "VACUUM_COMMITS", 3)
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest", "lakestream.iceberg": form})
+    check, draw, latest = IcebergCheck(stream), random.Random(5), {}
+    for number in range(7):
+        for _ in range(40):
+            subject, data = f"o.{draw.randrange(20)}", str(draw.randrange(1000)).encode()
+            data = b"" if draw.random() < 0.2 else data
+            stream.model.publish([(subject.encode(), b"", data)])
+            latest.pop(subject, None)
+            latest |= {subject: data} if data else {}
+        if number:
+            stream.compact()
+        else:  # the whole compactor, which tells the keeper
+            stream.model.stage(lake)
+            assert Compactor(spark, str(lake)).once().keyed == [check.table]
+        assert dict(check.rows("subject", "data")) == latest
+    found = static(check.table)
+    assert found.metadata.format_version == int(form[1])
+    stated = found.snapshots()[-1].summary
+    assert stated is not None
+    assert stated[export.LAST_SEQ] == str(stream.model.next_seq - 1)
+    assert stated[export.MESSAGE_TIME] == str(stream.model.expected()[-1].time_ns)
+    assert export.LOG_INDEX not in found.properties
+    for snapshot in found.snapshots():  # VACUUM has left the files of each
+        found.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+
+
+def test_an_iceberg_table_by_key_gets_columns_and_follows_the_stream_configuration(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    metadata = {"lakestream.schema": "orders", "lakestream.table": "latest($.id)", "lakestream.iceberg": "v3"}
+    stream = Stream(spark, lake, tmp_path / "log", metadata)
+    at = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    stream.register(1, {"id": {"type": "string"}, "at": at})
+    stream.publish({"id": "a", "at": {"zip": "1"}}, {"id": "b"})
+    stream.compact()
+    check = IcebergCheck(stream)
+    assert check.rows("id", "at") == [("a", {"zip": "1"}), ("b", None)]
+    at = {"type": "object", "properties": {"zip": {"type": "string"}, "no": {"type": "integer"}}}
+    tags = {"type": "array", "items": {"type": "string"}}
+    stream.register(2, {"id": {"type": "string"}, "at": at, "tags": tags, "n": {"type": "integer"}})
+    stream.publish({"id": "b", "at": {"zip": "2", "no": 3}, "tags": ["x", "y"]})
+    stream.compact()
+    assert check.rows("id", "at", "tags") == [
+        ("a", {"zip": "1", "no": None}, None),
+        ("b", {"zip": "2", "no": 3}, ["x", "y"]),
+    ]
+    stream.model.configure({**metadata, "lakestream.iceberg": "v2"})
+    stream.publish({"id": "a", "tags": []})
+    stream.compact()
+    assert [row[0] for row in check.rows("id")] == ["b", "a"]
+    assert static(check.table).metadata.format_version == 2
+    metadata["lakestream.table"] = "latest($.id, $.n)"
+    stream.model.configure(metadata)
+    stream.publish({"id": "c", "n": 1}, {"id": "c", "n": 2})
+    stream.compact()  # another key: the table is made again
+    assert [row[0] for row in check.rows("id", "n")][-2:] == ["c", "c"]
+    stream.model.configure({**metadata, "lakestream.iceberg": "off"})
+    stream.publish({"id": "d"})
+    stream.compact()
+    assert check.export.run()
+    assert not Path(check.table, "metadata").exists()
+
+
+def test_an_erasure_ends_the_snapshots_that_name_its_files(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "SWEEP_SECONDS", 0.0)
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest", "lakestream.iceberg": "v3"})
+    check = IcebergCheck(stream)
+    for data in (b"secret", b"newer"):
+        stream.model.publish([(b"a", b"", data), (b"b", b"", b"other")])
+        stream.compact()
+        check.rows("subject", "data")
+    KeyedTable(spark, stream.storage, stream.model.identity, stream.table).erase([(1, 1)])
+    assert [data for _, data in check.rows("subject", "data")] == [b"newer", b"other"]
+    assert check.export.run() in (True, False)
+    found = static(check.table)
+    for snapshot in found.snapshots():
+        found.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    assert TableLog(stream.storage, check.table).latest == int(found.properties["lakestream.delta-version"])

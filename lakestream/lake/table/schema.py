@@ -56,6 +56,8 @@ CLEAR_KEY = "lakestream.mask_clear"
 """Metadata of streams, and properties of their tables: masked fields, and the roles that see them (masks.py)."""
 MISFITS_PROPERTY = "lakestream.misfits_of"
 """Property of a table of misfits: the uid of its stream."""
+LATEST_PROPERTY = "lakestream.latest_of"
+"""Property of an upsert table: the uid of its stream."""
 BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
 

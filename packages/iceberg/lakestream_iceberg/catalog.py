@@ -125,8 +125,8 @@ class RestCatalog(HttpHandler):
             case []:
                 return _json({"namespace": [own], "properties": {"lakestream.account": user.account}})
             case ["tables"]:
-                names = await asyncio.to_thread(lambda: list(metadata.streams(self._storage, user.account)))
-                tables = [{"namespace": [own], "name": name} for name in names if user.may_read(name)]
+                found = await asyncio.to_thread(lambda: list(metadata.named(self._storage, user.account)))
+                tables = [{"namespace": [own], "name": name} for name, stream in found if user.may_read(stream)]
                 return _json({"identifiers": tables})
             case ["tables", table]:
                 return await self._table(request, user, table, query)
@@ -139,7 +139,7 @@ class RestCatalog(HttpHandler):
     async def _found(self, user: HttpUser, name: str) -> tuple[TableMetadata, str]:
         """Return the newest metadata of a stream's table that the user may read, and the table's path."""
         found, path = None, paths.table(self._storage.root, name, user.account)
-        if user.may_read(name):
+        if user.may_read(await asyncio.to_thread(metadata.stream_of, self._storage, path, name)):
             found = await asyncio.to_thread(iceberg_files.newest, self._storage, path)
         if found is None:
             raise _Refused(404, "NoSuchTableException", f"table {name} does not exist")

@@ -22,7 +22,13 @@ from lakestream.lake.table.actions import AddFile
 from lakestream.lake.table.log import TableLog, has_log
 from lakestream.lake.table.policy import tombstones_ns
 from lakestream.lake.table.progress import TableProgress
-from lakestream.lake.table.schema import LAKE_PROPERTY, STREAM_PROPERTY, TABLE_PROPERTY, UID_PROPERTY
+from lakestream.lake.table.schema import (
+    LAKE_PROPERTY,
+    LATEST_PROPERTY,
+    STREAM_PROPERTY,
+    TABLE_PROPERTY,
+    UID_PROPERTY,
+)
 from lakestream.schemas.naming import OFF
 from lakestream_iceberg.changes import FILE, Change, Unclear, between, counted, since
 from lakestream_iceberg.library import IcebergLibrary, is_damage
@@ -149,7 +155,9 @@ class TableExport:
         changes = [] if state.version == newest else self._changes(iceberg, log, state.version, newest)
         progress = log.progress(newest)
         stated = {VERSION: str(newest), **_stated(progress)}
-        own = {name: settings[name] for name in (UID_PROPERTY, STREAM_PROPERTY) if name in settings}
+        if LATEST_PROPERTY in settings:
+            stated.pop(LOG_INDEX, None)  # an upsert table follows its stream by sequence
+        own = {name: settings[name] for name in (UID_PROPERTY, STREAM_PROPERTY, LATEST_PROPERTY) if name in settings}
         self._lake = self._lake or read_id(self._storage)
         own |= {LAKE_PROPERTY: self._lake, TABLE_PROPERTY: self.table.removeprefix(f"{self._storage.root}/")}
         described = {

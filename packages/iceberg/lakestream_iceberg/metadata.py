@@ -14,8 +14,9 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.log import TableLog, has_log
+from lakestream.lake.table.masks import LATEST
 from lakestream.lake.table.policy import ICEBERG_KEY
-from lakestream.lake.table.schema import UID_PROPERTY
+from lakestream.lake.table.schema import LATEST_PROPERTY, UID_PROPERTY
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.schemas.naming import OFF
 from lakestream_iceberg.errors import NotInIceberg
@@ -36,12 +37,22 @@ class _Stated(msgspec.Struct, frozen=True, rename="kebab"):
 _STATED = JsonDecoder(_Stated)
 
 
-def streams(storage: Storage, account: str) -> Iterator[str]:
-    """Yield the streams of an account that have an Iceberg table, by name."""
+def named(storage: Storage, account: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the Iceberg tables of an account, and the stream of each."""
     place = paths.table(storage.root, "x", account).rpartition("/")[0]
     for name in sorted(storage.directories(place)):
         if DIRECTORY in storage.directories(f"{place}/{name}"):
-            yield paths.name_of(name)
+            yield (found := paths.name_of(name)), stream_of(storage, f"{place}/{name}", found)
+
+
+def stream_of(storage: Storage, table: str, name: str) -> str:
+    """Return the name of the stream of a table with a name: its own, but for upsert tables."""
+    ended = name.rstrip("_")  # where the name was taken, it has further underscores
+    if not ended.endswith(LATEST) or not has_log(storage, table):
+        return name
+    log = TableLog(storage, table)
+    settings = log.metadata_of(log.latest).get("configuration", {}) if log.versions else {}
+    return ended.removesuffix(LATEST) if LATEST_PROPERTY in settings else name
 
 
 def tables(storage: Storage) -> Iterator[str]:
@@ -54,7 +65,7 @@ def tables(storage: Storage) -> Iterator[str]:
 
 def format_of(settings: Mapping[str, str], default: str) -> str:
     """Return the format that a table asks for by its configuration: `v2`, `v3` or `off`."""
-    return settings.get(ICEBERG_KEY, default) if settings.get(UID_PROPERTY) else OFF  # else it is no table of a stream
+    return settings.get(ICEBERG_KEY, default) if settings.get(UID_PROPERTY) or settings.get(LATEST_PROPERTY) else OFF
 
 
 def any_behind(lake: str, default: str) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,23 +33,23 @@ from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableLog, log_directory
 from lakestream.lake.table.masks import LATEST
-from lakestream.lake.table.policy import KeyedPolicy
+from lakestream.lake.table.policy import ICEBERG_KEY, KeyedPolicy, StreamPolicy, tombstones_ns
 from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.scan import Scan
+from lakestream.lake.table.schema import LATEST_PROPERTY
 from lakestream.lake.table.state import TableFollower
 from lakestream.lake.table.typed_columns import plain
 from lakestream.schemas.columns import column_names
+from lakestream_spark.write import iceberg_files, vacuum
 from lakestream_spark.write.commit import Commit, forget
 from lakestream_spark.write.data_files import NewFile
 from lakestream_spark.write.deletion import add_with_vectors
+from lakestream_spark.write.field_ids import with_ids
 from lakestream_spark.write.keyed_rows import OWN, KeyedChanges, changes, key_texts, payload_columns
-from lakestream_spark.write.misfits import RETENTION_CHECK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LATEST_PROPERTY = "lakestream.latest_of"
-"""Property of an upsert table: the uid of its stream."""
 KEYED_PROPERTY = "lakestream.keyed_by"
 """Property of an upsert table: its key and envelope. A table with another one is built anew."""
 WINDOW = 500_000
@@ -62,6 +62,8 @@ KEPT_BYTES = 256 << 20
 GROUP_ROWS = 65_536
 VACUUM_COMMITS = 500
 """Commits between two deletions of files that no version of the last week has."""
+_NEVER_NS = 1 << 62
+"""A time, ns since the epoch, before which every file was written."""
 _PROPERTIES = {
     "delta.enableInCommitTimestamps": "true",
     "delta.enableDeletionVectors": "true",
@@ -98,24 +100,27 @@ class KeyedTable:
             self._path = path
         return self._path
 
-    def follow(self, policy: KeyedPolicy | None, through: int) -> int:
+    def follow(self, asked: StreamPolicy, through: int) -> int:
         """Bring the table to a sequence of the stream's table; return the number of commits.
 
         Raises:
             LakeError: a commit did not move its position, or the rows do not fit the columns of the table.
         """
+        policy = asked.keyed
         if policy is None:
             self.is_done = True
             return 0
-        spelled = msgspec.json.encode(policy).decode()
-        if (found := self._property(KEYED_PROPERTY)) is not None and found != spelled:
+        stated = {LATEST_PROPERTY: self._identity.uid, KEYED_PROPERTY: msgspec.json.encode(policy).decode()}
+        if (found := self._property(KEYED_PROPERTY)) is not None and found != stated[KEYED_PROPERTY]:
             self.remove()
+        if asked.iceberg:
+            stated[ICEBERG_KEY] = asked.iceberg
         commits = 0
         position = self._position()
         while position < through:
             upto = min(position + WINDOW, through)
             try:
-                self._merge(policy, spelled, position, upto)
+                self._merge(policy, stated, position, upto)
             except pa.ArrowException as error:
                 raise LakeError(f"{self.path}: the rows do not fit its columns: {error}") from error
             if self._position() < upto:
@@ -159,16 +164,11 @@ class KeyedTable:
                 commit.add([self._write(self._read(add).filter(pa.array(~erased)))])
         if found:
             commit.run("update")
-        from delta.tables import DeltaTable
-
-        self._spark.conf.set(RETENTION_CHECK, "false")
-        try:
-            DeltaTable.forPath(self._spark, self._storage.spark_path(self.path)).vacuum(0)
-        finally:
-            self._spark.conf.unset(RETENTION_CHECK)
+        self._vacuum(0, _NEVER_NS)
+        iceberg_files.ask_to_expire(self._storage, self.path, time.time_ns() // 1_000_000)
 
     # ------------------------------------------------------------------ one commit
-    def _merge(self, policy: KeyedPolicy, spelled: str, after: int, upto: int) -> None:
+    def _merge(self, policy: KeyedPolicy, stated: Mapping[str, str], after: int, upto: int) -> None:
         scan = Scan(self._stream_table, storage=self._storage)
         found = plain(
             scan.query(f"SELECT * FROM t WHERE seq > {after} AND seq <= {upto} ORDER BY seq")
@@ -180,21 +180,30 @@ class KeyedTable:
         if is_new:
             if self._identity.encrypted:
                 encryption.begin(self.path)
-            commit.describe(self._metadata(fields, spelled))
+            commit.describe(self._metadata(fields, stated))
         else:
             commit.change_schema(lambda schema: _widened(schema, fields))
-        if not is_new and self._position() != after:
+            _restate(commit, stated)
+        before = self._progress()
+        if not is_new and (0 if before is None else before.last_index) != after:
             return  # another compactor was quicker
         files = [] if is_new else list(commit.state().files.values())
         rows = self._replace(commit, files, policy, new)
         if rows.num_rows:
             commit.add([self._write(rows)])
-        progress = TableProgress(uid=self._uid, last_index=upto, last_seq=upto, last_time_ns=0)
+        times = found.column("time_ns")
+        time_ns = times[-1].as_py() if len(times) else 0 if before is None else before.last_time_ns
+        progress = TableProgress(uid=self._uid, last_index=upto, last_seq=upto, last_time_ns=time_ns)
         commit.append([], commit.move(progress))
         if commit.base and commit.base % VACUUM_COMMITS == 0:
-            from delta.tables import DeltaTable
+            self._vacuum(tombstones_ns(commit.metadata().get("configuration", {})), time.time_ns())
 
-            DeltaTable.forPath(self._spark, self._storage.spark_path(self.path)).vacuum()
+    def _vacuum(self, retain_ns: int, now_ns: int) -> None:
+        """Delete the files that no version needs which was the newest within a time."""
+        log = TableLog(self._storage, self.path)
+        dead = vacuum.dead_files(self._storage, log, log.state(), retain_ns, now_ns, frozenset())
+        local = self._storage.local
+        self._storage.delete_all(path for each in dead for path in (vacuum.with_checksum(each) if local else [each]))
 
     def _replace(self, commit: Commit, files: list[AddFile], policy: KeyedPolicy, new: KeyedChanges) -> pa.Table:
         """Take the earlier rows of changed keys out of the table; return the rows of the new file."""
@@ -253,7 +262,7 @@ class KeyedTable:
         with self._storage.writing(f"{self.path}/{name}") as content:
             sink = ends.EndWriter(content)
             options = {"write_page_checksum": True, "encryption_properties": encryption.writing(self.path)}
-            writer = pq.ParquetWriter(sink, rows.schema, store_schema=False, **options)
+            writer = pq.ParquetWriter(sink, with_ids(rows.schema), store_schema=False, **options)
             writer.write_table(rows, row_group_size=GROUP_ROWS)
             sink.begin_end()
             writer.close()
@@ -267,8 +276,13 @@ class KeyedTable:
 
     # ------------------------------------------------------------------ the table
     def _position(self) -> int:
+        found = self._progress()
+        return 0 if found is None else found.last_index
+
+    def _progress(self) -> TableProgress | None:
         watch = TableFollower(self.path, self._uid)
-        return watch.position() or 0
+        watch.position()
+        return watch.head.progress
 
     def _owner(self, path: str) -> str | None:
         """Return the uid of the stream whose upsert table this is, "" for any other table, None if there is none."""
@@ -281,19 +295,26 @@ class KeyedTable:
         metadata = TableLog(self._storage, path).state().metadata
         return metadata.configuration.get(name, default)
 
-    def _metadata(self, fields: list[dict[str, Any]], spelled: str) -> dict[str, object]:
+    def _metadata(self, fields: list[dict[str, Any]], stated: Mapping[str, str]) -> dict[str, object]:
         """Return the `metaData` action of a new table."""
-        owned = {LATEST_PROPERTY: self._identity.uid, KEYED_PROPERTY: spelled}
-        if self._identity.encrypted:
-            owned |= encryption.properties(field["name"] for field in fields)
+        shown = encryption.properties(field["name"] for field in fields) if self._identity.encrypted else {}
         return {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
             "schemaString": msgspec.json.encode({"type": "struct", "fields": fields}).decode(),
             "partitionColumns": [],
-            "configuration": {**_PROPERTIES, **owned},
+            "configuration": {**_PROPERTIES, **stated, **shown},
             "createdTime": time.time_ns() // 1_000_000,
         }
+
+
+def _restate(commit: Commit, stated: Mapping[str, str]) -> None:
+    """Let the table have the properties that follow from the stream's configuration, if it has others."""
+    found = commit.metadata()
+    there = found.get("configuration", {})
+    wanted = {name: value for name, value in there.items() if name != ICEBERG_KEY} | dict(stated)
+    if wanted != there:
+        commit.describe({**found, "configuration": wanted})
 
 
 def _small(files: list[AddFile]) -> list[AddFile]:

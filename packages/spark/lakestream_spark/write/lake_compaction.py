@@ -54,8 +54,8 @@ WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gi
 class BatchReport(msgspec.Struct, frozen=True):
     """Result of a batch: number of streams, messages, seconds, errors by stream, commits and misfits by table.
 
-    `removed`: the tables of streams that were deleted. `waiting`: streams among the failures with which nothing is
-    wrong: their tables are under maintenance.
+    `keyed`: upsert tables that have followed. `removed`: the tables of streams that were deleted. `waiting`: streams
+    among the failures with which nothing is wrong: their tables are under maintenance.
     """
 
     streams: int
@@ -64,6 +64,7 @@ class BatchReport(msgspec.Struct, frozen=True):
     failures: dict[str, str]
     commits: dict[str, int] = {}
     misfits: dict[str, int] = {}
+    keyed: list[str] = []
     removed: list[str] = []
     waiting: frozenset[str] = frozenset()
 
@@ -77,6 +78,7 @@ class BatchTally:
         self.misfits: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
         self.waiting = set[str]()
+        self.keyed: list[str] = []
         self.removed: list[str] = []
 
     def add(self, more: BatchTally) -> None:
@@ -84,13 +86,15 @@ class BatchTally:
         self.rows += more.rows
         self.commits += more.commits
         self.misfits += more.misfits
+        self.keyed += more.keyed
         self.removed += more.removed
 
     def report(self, seconds: float) -> BatchReport:
         """Return the counters as a report."""
         rows, commits, misfits = self.rows, dict(self.commits), dict(self.misfits)
         waiting = frozenset(self.waiting)
-        return BatchReport(len(rows), rows.total(), seconds, self.failures, commits, misfits, self.removed, waiting)
+        changed = (commits, misfits, self.keyed, self.removed)
+        return BatchReport(len(rows), rows.total(), seconds, self.failures, *changed, waiting)
 
 
 class LakeCompaction:
@@ -310,6 +314,8 @@ class LakeCompaction:
                 continue
             tally.rows[directory] += outcome.rows
             tally.commits[compaction.table] += outcome.commits
+            if outcome.keyed:
+                tally.keyed.append(outcome.keyed)
             if outcome.misfits:
                 tally.misfits[compaction.table] += outcome.misfits
             self._succeed(directory)

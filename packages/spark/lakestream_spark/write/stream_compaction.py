@@ -98,14 +98,15 @@ class CommitPlan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Result of commits: their number, segments and messages, the position reached, and the messages that do not fit
-    their schema."""
+    """Result of commits: their number, segments and messages, the position reached, the messages that do not fit their
+    schema, and the path of the upsert table if it has followed."""
 
     commits: int = 0
     segments: int = 0
     rows: int = 0
     position: int = 0
     misfits: int = 0
+    keyed: str = ""
 
 
 class StreamCompaction:
@@ -285,13 +286,13 @@ class StreamCompaction:
             reached = self._watch.position() or 0
             if reached < batch.progress.last_index:
                 raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {reached}")
-            self._follow(batch.policy, batch.progress)
+            keyed = self._follow(batch.policy, batch.progress)
             if batch.departures is not None:
                 self._owed = batches.departures_deleted(batch, before.floor if before else 0)
             if spans is not None:
                 label = (self._identity.account, self._identity.name, self._identity.uid)
                 spans.export(CommitSpan(*label, reached, plan.began_ns, time.time_ns()), traced)
-            return Outcome(1, len(batch.parts), self._watch.head.rows, reached, misfits)
+            return Outcome(1, len(batch.parts), self._watch.head.rows, reached, misfits, keyed)
         except BaseException as error:
             self.release(error)
             raise
@@ -319,16 +320,18 @@ class StreamCompaction:
                 self._table.delete(rows)
             self._cleared = True
 
-    def _follow(self, asked: policy.StreamPolicy, progress: TableProgress) -> None:
-        """Bring the upsert table to the stream's table. An error does not hold up the stream: `plan` raises it when
-        there is nothing else to do."""
+    def _follow(self, asked: policy.StreamPolicy, progress: TableProgress) -> str:
+        """Bring the upsert table to the stream's table; return its path if it has changed. An error does not hold up
+        the stream: `plan` raises it when there is nothing else to do."""
         try:
-            self._keyed.follow(asked.keyed, progress.last_seq)
+            commits = self._keyed.follow(asked, progress.last_seq)
             self._trouble = None
+            return self._keyed.path if commits else ""
         except Exception as error:
             if leaves_doubt(error):
                 raise
             self._trouble = error
+            return ""
 
     def release(self, error: BaseException | None = None) -> None:
         """Release the table's lock, if it is held. `error`: with which the work ended."""
@@ -572,11 +575,11 @@ class StreamCompaction:
 
     def _rewrite(self, layout: Layout, asked: policy.StreamPolicy) -> None:
         self._table.rewrite(layout, None if self._watch.head.progress is None else _json(self._watch.head.progress))
+        if iceberg_files.is_wanted(self._storage, self.table, asked.table_properties()):
+            self._table.identify()
 
 
 def clear_removed(lake: str) -> None:
-        if iceberg_files.is_wanted(self._storage, self.table, asked.table_properties()):
-            self._table.identify()
     """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
