@@ -19,7 +19,7 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core import limits
-from lakestream.stream.core.batch import MAX_BATCH_BYTES, Batch, Run
+from lakestream.stream.core.batch import Batch, Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
@@ -172,7 +172,7 @@ class Proposer:
         # be told apart by time, as if they had come one after the other.
         now, seq = max(self._wall(), pipeline.last_time), pipeline.next_seq
         batch = pipeline.batch
-        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES or pipeline.crowded:
+        if batch is None or batch.whole or batch.is_full() or pipeline.crowded:
             batch = self._open_batch(now)
             if batch is None:
                 return begin
@@ -223,7 +223,7 @@ class Proposer:
         if now < pipeline.last_time:
             now = pipeline.last_time
         batch = pipeline.batch
-        if batch is None or ((batch.size >= MAX_BATCH_BYTES or pipeline.crowded) and not batch.whole):
+        if batch is None or ((batch.is_full() or pipeline.crowded) and not batch.whole):
             opened = self._open_batch(max(self._wall(), pipeline.last_time) if time_ns else now)
             if opened is None:
                 self._refuse_unopened(reply)
@@ -445,7 +445,7 @@ class Proposer:
                 times = list(accumulate(run.times[begin:end], max, initial=pipeline.last_time))[1:]
             seq = pipeline.next_seq if own else run.seqs[begin]
             batch = pipeline.batch
-            if batch is None or batch.whole or seq != pipeline.next_seq or batch.size >= MAX_BATCH_BYTES:
+            if batch is None or batch.whole or seq != pipeline.next_seq or batch.is_full():
                 batch = self._open_batch(times[0] if own else run.times[end - 1], seq, copied=not own)
                 if batch is None:
                     return begin, NOT_NOW

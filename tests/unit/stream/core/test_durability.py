@@ -21,9 +21,11 @@ from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
 from lakestream.ports import Single
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.raft.group import solo
 from lakestream.server import jetstream
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
+from lakestream.stream.core import batch
 from lakestream.stream.core.batch import MAX_BATCH_BYTES
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
@@ -389,6 +391,24 @@ def test_messages_behind_a_slow_write_are_written_in_parts(tmp_path: Path) -> No
     assert pipeline.pending_bytes > 40 << 20
     world.settle()
     assert (world.stream.store.msgs, pipeline.pending_bytes) == (40, 0)
+
+
+def test_many_small_messages_are_written_together_and_applied_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "MAX_BATCH_MSGS", 10)
+    monkeypatch.setattr(solo, "AT_ONCE", 10)
+    world = World(str(tmp_path / "S"))
+    for _ in range(25):
+        world.publish("s.a")
+    world.clock.turn()
+    stored = []
+    while world.io.waiting:
+        world.io.work()
+        stored.append(world.stream.store.msgs)
+        world.clock.turn()
+    assert stored == [10, 20, 25]
+    assert [frame.count for frame, _ in world.stream.store.log.entries(2, 1 << 20)] == [10, 10, 5]  # type: ignore[attr-defined]
 
 
 def test_writes_behind_a_slow_one_are_larger_until_the_disk_is_fast(tmp_path: Path) -> None:
