@@ -30,7 +30,6 @@ from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.pieces import FiledPart, Pieces, bytes_of, map_of
 from lakestream.log.format.runs import SchemaRun
-from lakestream.log.index import subject_index
 from lakestream.log.index.cold_rows import BlockFile, FileBlock, checked
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
@@ -43,7 +42,7 @@ TEMPORARY = ".tmp"
 VERSION = 4
 PLAIN_VERSION = 3
 """Version without blocks of the owner."""
-LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
+LEFT_SUBJECTS = 1 << 15
 """An index with more subjects stays in the file when it is opened."""
 WRITE_BYTES = 1 << 20
 """About this many bytes are written or read at once."""
