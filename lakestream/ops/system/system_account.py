@@ -27,7 +27,7 @@ from lakestream.ops.system.requests import added_up
 from lakestream.ports import ClientInfo, Clock, Handler, Single, singly
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
-from lakestream.protocol.subjects import finished, matches, valid_literal
+from lakestream.protocol.subjects import matches, valid_literal
 
 _PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz")
 
@@ -263,7 +263,7 @@ class SystemAccount:
             "SUBSZ", "Subsz", lambda name, asked: subsz(node, asked.query.but(acc=name, **subs)), "subsz", subs
         )
         self._account("LEAFZ", "Leafz", lambda name, asked: self._pages.pages["leafz"](asked.query.but(acc=name)))
-        self._account("JSZ", "Jsz", self._jsz, "jsz", {"accounts": "1"}, self._details)
+        self._account("JSZ", "Jsz", None, "jsz", {"accounts": "1"}, self._details, self._jsz)
         info = lambda name, shown: shown["account_detail"]  # noqa: E731
         self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name), "accountz", {}, info)
         self._account("STATZ", "AccountStatz", self._statz, "accstatz", {"unused": "1"})
@@ -273,14 +273,16 @@ class SystemAccount:
         self,
         page: str,
         kind: str,
-        found: Callable[[str, SystemRequest], Any],
+        found: Callable[[str, SystemRequest], Any] | None,
         merged: str = "",
         values: dict[str, str] | None = None,
         part: Callable[[str, Any], Any] = lambda name, shown: shown,
+        made: Callable[[str, Query], Awaitable[dict[str, Any] | None]] | None = None,
     ) -> None:
         """Reply to a request for a page about an account.
 
         Args:
+            found: returns the page; None: `made` does, which takes time.
             merged: the page that is added up where there are several workers; "": none is.
             values: parameters of that page; `part` returns what the reply has of it.
         """
@@ -293,19 +295,23 @@ class SystemAccount:
                 self._clock.spawn(
                     self._add_up(together, kind, merged, "data", reply, header, payload, chosen, partial(part, name))
                 )
-            elif reply:
+            elif reply and made is not None:
+                self._clock.spawn(self._show(kind, partial(made, name), reply, header, payload))
+            elif reply and found is not None:
                 body = self._messages.answer(kind, payload, lambda asked: found(name, asked))
                 self._send(reply, header, body)
 
         self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), singly(asked))
 
-    def _jsz(self, name: str, asked: SystemRequest) -> dict[str, Any]:
+    async def _jsz(self, name: str, query: Query) -> dict[str, Any]:
         jetstream = self._node.jetstream
-        if jetstream is not None and name in jetstream.served:
-            # Here, unlike on the page, consumers are shown with their streams or not at all.
-            query = asked.query if asked.query.flag("streams") else asked.query.but(consumers="")
-            return finished(self._pages.jetstream.account(name, jetstream.served[name], query))
-        raise self._without_jetstream(name)
+        if jetstream is None or name not in jetstream.served:
+            raise self._without_jetstream(name)
+        # Here, unlike on the page, consumers are shown with their streams or not at all.
+        query = query if query.flag("streams") else query.but(consumers="")
+        shown = await in_turns(self._pages.jetstream.account(name, jetstream.served[name], query))
+        await in_turns(compact({"account_details": [shown]}))
+        return shown
 
     def _without_jetstream(self, name: str) -> BadQuery:
         known = account_of(self._node, name) is not None

@@ -30,6 +30,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import REFUSED, Statistics
 from lakestream.net.turn import Turn
+from lakestream.ops.monitoring.jetstream import JetStreamPages
 from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown
@@ -37,6 +38,7 @@ from lakestream.ops.system.system import System
 from lakestream.ports import ClientInfo, Single, singly
 from lakestream.protocol import s2
 from lakestream.protocol.api.json_syntax import JsonError
+from lakestream.protocol.subjects import Steps
 from lakestream.runtime import IoWaits
 from tests.unit.odd_bodies import BODIES, ODD
 from tests.unit.stream_world import ManualClock
@@ -428,6 +430,30 @@ def test_a_request_is_one_value() -> None:
 def test_any_options_are_understood_or_refused(kind: str, body: bytes) -> None:
     with contextlib.suppress(JsonError):
         read(kind, body)
+
+
+def test_the_streams_of_an_account_are_shown_in_steps_between_which_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def account(pages: JetStreamPages, name: str, serving: object, query: object) -> Steps[dict[str, Any]]:
+        yield
+        yield
+        return {"name": name, "stream_detail": [{"name": "S"}]}
+
+    monkeypatch.setattr(JetStreamPages, "account", account)
+    node, spawned = Node(**WITH_ACCOUNTS), list[Any]()
+    node.system.start()
+    node.jetstream = SimpleNamespace(served={"A": None})
+    monkeypatch.setattr(node.clock, "spawn", spawned.append)
+    ear = Ear(node.accounts.system, "to.me")
+    assert ear.ask("ACCOUNT.A.JSZ", b'{"streams":true}') == []
+    for _ in range(3):  # two of the page, one of its JSON
+        spawned[0].send(None)
+        assert ear.heard == []
+    with pytest.raises(StopIteration):
+        spawned[0].send(None)
+    [(_, _, answer)] = ear.heard
+    assert json.loads(answer)["data"] == {"name": "A", "stream_detail": [{"name": "S"}]}
 
 
 @given(st.sampled_from(["VARZ", "CONNZ", "SUBSZ", "JSZ", "ACCOUNTZ", "HEALTHZ", "ROUTEZ"]), st.binary(max_size=30))
