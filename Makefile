@@ -160,9 +160,10 @@ chaos: setup jars
 	@$(BIN)/python -m tests.spec
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_DAMAGE_CASES=200 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
+	LAKESTREAM_ICEBERG_KILLS=60 LAKESTREAM_ICEBERG_ROUNDS=300 LAKESTREAM_ICEBERG_SEED=random \
 	LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 LAKESTREAM_HISTORY_SECONDS=7200 \
-		$(BIN)/pytest tests/power tests/chaos tests/unit/meta/test_replica_damage.py tests/unit/native/test_native.py tests/unit/schemas/test_batches.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_jepsen.py tests/histories tests/judge tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
+		$(BIN)/pytest tests/power tests/chaos tests/unit/meta/test_replica_damage.py tests/unit/native/test_native.py tests/unit/schemas/test_batches.py tests/unit/net/test_proxy.py tests/unit/net/accounts/test_operators.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_jepsen.py tests/histories tests/judge tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py tests/lake/test_iceberg_kills.py tests/lake/test_iceberg_property.py $(ARGS)
 
 # References and pictures first: they are pages of the site.
 docs: setup

@@ -80,6 +80,7 @@ def started() -> Iterator[list[Job]]:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600 * KILLS)  # each starts a JVM of its own
 def test_compactors_that_are_killed_in_the_middle_of_iceberg_commits(
     lake: Path, tmp_path: Path, started: list[Job]
 ) -> None:
@@ -90,6 +91,7 @@ def test_compactors_that_are_killed_in_the_middle_of_iceberg_commits(
     wrong: list[object] = []
 
     def read_on() -> None:
+        reached = 0
         while not stopping.wait(0.05):
             if not (there / HINT).exists():
                 continue
@@ -100,7 +102,9 @@ def test_compactors_that_are_killed_in_the_middle_of_iceberg_commits(
             except Exception as error:
                 wrong.append(error)
             else:
-                wrong.extend([] if rows in states else [rows])
+                at = states.index(rows) if rows in states else -1
+                wrong.extend([] if at >= reached else [(reached, at, rows)])  # a version never goes backwards
+                reached = max(reached, at)
 
     reader = threading.Thread(target=read_on)
     reader.start()

@@ -23,9 +23,8 @@ from tests.lake.iceberg import READERS, IcebergStream, record, static
 from tests.lake.tables import records
 from tests.lake.test_maintenance import NOW, compact, maintain
 
-pytestmark = pytest.mark.lake
-
 ROUNDS = int(os.environ.get("LAKESTREAM_ICEBERG_ROUNDS", "10"))
+pytestmark = [pytest.mark.lake, pytest.mark.timeout(600 + 60 * ROUNDS)]
 SEED = os.environ.get("LAKESTREAM_ICEBERG_SEED", "1")
 if SEED == "random":
     SEED = str(random.randrange(1 << 30))
