@@ -14,13 +14,14 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.storage import paths
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.sealing import content
 from lakestream.log.store.segment_store import CHECKPOINT_FACTOR
 from lakestream_spark.write.compactor import Compactor
-from lakestream_spark.write.lake_compaction import BatchReport
+from lakestream_spark.write.lake_compaction import WORKER_LATE, BatchReport
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_sql.session import Session
@@ -84,7 +85,12 @@ class Compaction:
 
     async def report(self) -> BatchReport:
         """Compact what is staged; return the report."""
-        return await asyncio.to_thread(self._compactor.once)
+        while True:
+            try:
+                return await asyncio.to_thread(self._compactor.once)
+            except LakeError as error:
+                if WORKER_LATE not in str(error):  # which tells of the machine, not of the tables
+                    raise
 
     def staged(self) -> list[Any]:
         return [each for stream in scan.Scanner(self.lake).scan() for each in staging.segments(stream.directory)]

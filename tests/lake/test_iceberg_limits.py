@@ -17,7 +17,9 @@ from tests.lake.iceberg import HINT, READERS
 from tests.lake.test_end_to_end import CONFIG, Compaction, eventually
 from tests.servers import Kind, Server
 
-pytestmark = pytest.mark.lake
+pytestmark = [pytest.mark.lake, pytest.mark.timeout(1800)]
+
+DEADLINE_S = 600.0
 
 
 @pytest.mark.parametrize("form", ["v3", "v2"])
@@ -71,7 +73,7 @@ async def test_what_age_and_time_to_live_end_leaves_iceberg_too(spark: Any, tmp_
     try:
         for number in range(3):
             await send(24)
-            await eventually(same)
+            await eventually(same, DEADLINE_S)
             if number == 1:
                 (done,) = await asyncio.to_thread(Maintainer(spark, compaction.lake).once)
                 assert done.failure is None
@@ -79,8 +81,8 @@ async def test_what_age_and_time_to_live_end_leaves_iceberg_too(spark: Any, tmp_
         async def only_those_without_end() -> bool:
             return len(await stored()) == 3 * 6
 
-        await eventually(only_those_without_end)
-        await eventually(same)
+        await eventually(only_those_without_end, DEADLINE_S)
+        await eventually(same, DEADLINE_S)
         assert complaints == []
     finally:
         keeper.stop()
