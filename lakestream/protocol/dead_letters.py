@@ -1,6 +1,6 @@
 """Dead letters: the setting in a consumer's metadata, and the headers of a letter.
 
-Belongs here: what the server writes and `lakestream consumer redrive` reads.
+Belongs here: what the server writes and `lakestream consumer redrive` reads. A letter about a misfit names no consumer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ KEY = "lakestream.dead_letter"
 PREFIX = "Dead-Letter-"
 REASON, DELIVERIES, TIME = PREFIX + "Reason", PREFIX + "Deliveries", PREFIX + "Time"
 STREAM, CONSUMER, SUBJECT, SEQUENCE = PREFIX + "Stream", PREFIX + "Consumer", PREFIX + "Subject", PREFIX + "Sequence"
+SCHEMA = PREFIX + "Schema"
 
 
 class DeadLetterSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -46,6 +46,11 @@ def get(block: bytes, name: bytes) -> bytes | None:
     return (block[start:end] if end >= 0 else block[start:]).lstrip(b" ")
 
 
+def plain(text: str) -> str:
+    """Return a text for a value: printable ASCII, other characters as escapes."""
+    return "".join(each if " " <= each <= "~" else each.encode("unicode_escape").decode() for each in text)
+
+
 def given(block: bytes) -> dict[bytes, bytes]:
     """Return the value of every `Nats-…` name, as `get` finds it, in one pass; empty ones are left out."""
     found: dict[bytes, bytes] = {}

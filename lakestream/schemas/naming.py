@@ -28,6 +28,8 @@ from lakestream.schemas.schema import Reference, parse_reference
 
 SCHEMA_KEY, VALIDATE_KEY = "lakestream.schema", "lakestream.validate"
 """Metadata of a stream: the rules, and the check of its publishes by them."""
+MISFITS_SUBJECT_KEY = "lakestream.misfits.subject"
+"""Metadata of a stream: the subject to which its misfits are sent (stream/consumer/dead_letters.py)."""
 OFF, REJECT, WITH_TAG = "off", "reject", "tag"
 VALIDATIONS = (OFF, REJECT, WITH_TAG)
 """Values of `VALIDATE_KEY`; OFF is the default."""

@@ -13,6 +13,7 @@ from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io
 from lakestream.spans import Spans
 from lakestream.stream.consumer.consumers import Consumers
+from lakestream.stream.consumer.dead_letters import Misfits
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.pipeline import Uncommitted
@@ -121,5 +122,6 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: PublishSpans((s.account, s.name, s.uid), s.clock, s.exporter),
     lambda s: s.confirming,
     lambda s: Consumers(s, s.exporter),
+    lambda s: Misfits((s.name, s.uid), s.store, s.reader, s.bus, s.clock, s.pipeline),
 )
 """Features in the order in which their hooks are called."""

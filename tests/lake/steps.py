@@ -38,6 +38,7 @@ from lakestream.lake.table import check
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.actions import table_file
 from lakestream.lake.table.log import TableLog
+from lakestream.lake.table.masks import MISFITS
 from lakestream.lake.table.state import position_of
 from lakestream.schemas.schema import Schema
 from lakestream_spark.write import clones
@@ -45,7 +46,6 @@ from lakestream_spark.write.clone_maker import CloneMaker, clone
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy
-from lakestream_spark.write.misfits import misfits_table
 from lakestream_spark.write.replay import Replay
 from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
 from tests.lake.compacting import compact as compact_stream
@@ -438,7 +438,7 @@ def _misfits(stage: Stage) -> Prepared:
 
     def check() -> None:
         stage.is_stream(model)
-        assert seqs(stage.storage, misfits_table(model.table(stage.lake))) == [], "the replay has typed all of them"
+        assert seqs(stage.storage, f"{model.table(stage.lake)}{MISFITS}") == [], "the replay has typed all of them"
 
     return work, check
 

@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
 from lakestream.lake.staging import clone_request, compactor_files
+from lakestream.lake.staging.compactor_files import UpkeepRequest
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream_iceberg import export
@@ -415,7 +416,7 @@ def test_maintenance_beside_the_compactor_tells_the_keepers(
     keeper.start()
     upkeep.start()
     try:
-        assert compactor_files.ask(str(lake), table)
+        assert compactor_files.ask(str(lake), UpkeepRequest(table))
         until(lambda: len(list(static(table).scan().plan_files())) == files(table) < 16)
     finally:
         upkeep.stop()

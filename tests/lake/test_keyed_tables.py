@@ -15,7 +15,7 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream_iceberg import export
 from lakestream_iceberg.library import IcebergLibrary
-from lakestream_spark.write import keyed_table
+from lakestream_spark.write import keyed_table, misfits
 from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.stream_compaction import StreamCompaction
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> Path:
 def test_a_row_for_each_subject_follows_the_stream(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed_table, "SMALL_FILES", 4)
+    monkeypatch.setattr(misfits, "SMALL_FILES", 4)
     stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest"})
     draw, latest = random.Random(3), {}
     for _ in range(6):
@@ -171,7 +171,7 @@ class IcebergCheck:
 def test_readers_of_iceberg_find_a_row_for_each_subject(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr(keyed_table, "SMALL_FILES", 4)
+    monkeypatch.setattr(misfits, "SMALL_FILES", 4)
     monkeypatch.setattr(keyed_table, "VACUUM_COMMITS", 3)
     stream = Stream(spark, lake, tmp_path / "log", {"lakestream.table": "latest", "lakestream.iceberg": form})
     check, draw, latest = IcebergCheck(stream), random.Random(5), {}

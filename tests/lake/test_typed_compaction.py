@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -30,6 +31,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Format, Schema
+from lakestream_spark.write import misfits
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.replay import NoReplay, Replay, ReplayResult
 from lakestream_spark.write.stream_compaction import CompactionOptions, StreamCompaction
@@ -490,3 +492,36 @@ def test_a_table_is_what_a_decoder_of_single_messages_gives(
         assert dropped or found.column("data")[row].as_py() == payload
     misfits = [(row, schema.reference) for row, (schema, _, fields) in enumerate(sent, 1) if fields is None]
     assert not misfits or [row[:2] for row in stream.misfits()] == misfits
+
+
+def test_misfits_are_merged_and_leave_with_their_messages_or_when_they_are_old(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misfits, "SMALL_FILES", 3)
+
+    def maintained(clock: Any = time.time_ns) -> list[int]:
+        done = Maintainer(stream.spark, str(stream.lake), NOW, clock=clock).once()
+        assert [each.failure for each in done] == [None]
+        return [row[0] for row in stream.misfits()]
+
+    for _ in range(3):
+        stream.publish(b"no json", {"n": "x"})
+        assert stream.compact() == 2
+    assert maintained() == [1, 2, 3, 4, 5, 6]
+    files = DeltaTable(f"{stream.table}_misfits").file_uris()
+    assert len(files) == 1
+    stream.publish(b"no json")
+    assert stream.compact() == 1, "the list goes on where it was"
+    assert maintained() == [1, 2, 3, 4, 5, 6, 7]
+    assert len(DeltaTable(f"{stream.table}_misfits").file_uris()) == 2
+
+    stream.model.purge(7)
+    stream.compact()
+    assert maintained() == [7], "the other file has none of a message that is left"
+    month_ns = 31 * 24 * 3_600 * 10**9
+    assert maintained(lambda: time.time_ns() + month_ns) == [7]
+    stream.model.configure({"lakestream.schema": "orders", "lakestream.misfits.keep": "30d"})
+    stream.publish({"n": 1})
+    stream.compact()
+    assert maintained() == [7]
+    assert maintained(lambda: time.time_ns() + month_ns) == []

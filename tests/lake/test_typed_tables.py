@@ -18,6 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from google.protobuf import message_factory
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import ServerError
 
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -26,7 +27,7 @@ from lakestream.lake.table import schema_files as schemas
 from lakestream.schemas.schema import Format, Schema
 from lakestream_schemas.protobuf.model import message_of, read_files
 from tests.lake.foreign import Readers
-from tests.lake.test_end_to_end import CONFIG, Compaction
+from tests.lake.test_end_to_end import CONFIG, Compaction, eventually
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
@@ -323,3 +324,56 @@ async def read_back(client: Client) -> dict[int, bytes]:
         found[message.metadata.sequence.stream] = message.data
     await sub.unsubscribe()
     return found
+
+
+async def test_misfits_are_sent_once_to_the_stream_of_their_subject_also_through_kills(
+    spark: Any, server: Server
+) -> None:
+    compaction = Compaction(spark, server)
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await registered(client, open_storage(compaction.lake), "json", json_text({"n": {"type": "integer"}}))
+    metadata = {"lakestream.schema": "orders", "lakestream.misfits.subject": "dead.orders"}
+    await js.add_stream(name="ORDERS", subjects=["orders.>"], metadata=metadata)
+    own = {"lakestream.misfits.subject": "other.misfits"}
+    with pytest.raises(ServerError, match="its own misfits"):
+        await js.add_stream(name="OTHER", subjects=["other.>"], metadata=own)
+    for number in range(20):
+        await js.publish("orders.de", b"no json" if number % 4 == 0 else b'{"n": 1}')
+    await compaction.until_caught_up("ORDERS")
+    # Nothing stores them yet; neither does a server that is killed lose them.
+    await client.close()
+    server.kill()
+    server.start()
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="DEAD", subjects=["dead.>"])
+
+    async def count() -> int:
+        return int((await js.stream_info("DEAD")).state.messages)
+
+    async def stored(wanted: int) -> None:
+        async def done() -> bool:
+            return await count() >= wanted
+
+        await eventually(done)
+
+    await stored(5)
+    await js.publish("orders.de", b'{"n": "x"}')
+    await compaction.until_caught_up("ORDERS")
+    await stored(6)
+    await client.close()
+    server.kill()
+    server.start()
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.publish("orders.de", b"again no json")
+    await compaction.until_caught_up("ORDERS")
+    await stored(7)
+    letters = [await js.get_msg("DEAD", seq) for seq in range(1, await count() + 1)]
+    assert sorted(int((each.headers or {})["Dead-Letter-Sequence"]) for each in letters) == [1, 5, 9, 13, 17, 21, 22]
+    text = next(each for each in letters if (each.headers or {})["Dead-Letter-Sequence"] == "21")
+    assert text.data == b'{"n": "x"}'
+    assert (text.headers or {})["Dead-Letter-Reason"] == 'misfit: n: type: "x" is not of type "integer"'
+    assert (text.headers or {})["Dead-Letter-Schema"] == "orders@1"
+    await client.close()

@@ -1,8 +1,8 @@
 """Files beside a compactor's checkpoint: its state for people, and requests of servers to it.
 
 Belongs here: the records and their files. The compactor writes the progress of its query and the state of its
-maintenance, which `status`, the console and metrics show. A server writes a request to maintain one table now, and the
-compactor removes it.
+maintenance, which `status`, the console and metrics show. A server writes a request to maintain one table now, or to
+decode its misfits again, and the compactor removes it.
 """
 
 from __future__ import annotations
@@ -85,28 +85,29 @@ UPKEEP = CompactorFile("maintenance.json", UpkeepState)
 
 
 class UpkeepRequest(msgspec.Struct, frozen=True):
-    """A request to maintain a table, by its path."""
+    """A request to maintain a table, by its path; with `replay`, to decode the misfits of its stream again instead."""
 
     table: str
+    replay: bool = False
 
 
 _REQUEST = JsonDecoder(UpkeepRequest)
 
 
-def ask(lake: str, table: str) -> bool:
-    """Ask the compactor to maintain a table now; return False if too many requests wait. Asking again adds nothing."""
+def ask(lake: str, request: UpkeepRequest) -> bool:
+    """Ask the compactor for something now; return False if too many requests wait. Asking again adds nothing."""
     storage = open_storage(lake)
     directory = f"{paths.checkpoint(storage.root)}/{REQUESTS}"
     storage.make_directory(directory)
     if len(list(storage.names(directory))) >= MAX_REQUESTS:
         return False
-    name = hashlib.sha256(table.encode()).hexdigest()[:32]
-    storage.write(f"{directory}/{name}.json", msgspec.json.encode(UpkeepRequest(table)))
+    body = msgspec.json.encode(request)
+    storage.write(f"{directory}/{hashlib.sha256(body).hexdigest()[:32]}.json", body)
     return True
 
 
-def take(lake: str) -> list[str]:
-    """Return the tables that servers have asked for, and remove the requests."""
+def take(lake: str) -> list[UpkeepRequest]:
+    """Return what servers have asked for, and remove the requests."""
     storage = open_storage(lake)
     directory = f"{paths.checkpoint(storage.root)}/{REQUESTS}"
     found = []
@@ -115,7 +116,7 @@ def take(lake: str) -> list[str]:
             continue  # being written
         path = f"{directory}/{name}"
         try:
-            found.append(_REQUEST.decode(storage.read(path)).table)
+            found.append(_REQUEST.decode(storage.read(path)))
         except (FileNotFoundError, *DECODE_ERRORS):
             pass
         storage.delete(path)

@@ -34,4 +34,5 @@ In reading order:
 - `row_groups.py`: Row groups of data files: which of them a message may be in, by the bounds in the files' footers.
 - `pages.py`: Single pages of a row group, as a Parquet file of their own.
 - `encryption.py`: Encrypted tables (`lake { encryption: parquet }`): the key of each, and its Parquet files.
+- `misfits.py`: The table of misfits of a stream, for readers.
 """

@@ -18,6 +18,8 @@ meets none.
     lakestream.reserve              on | off                whether max_bytes are reserved when the stream is created
     lakestream.table                append | latest | latest($.id, $.region)   an upsert table beside the stream's
     lakestream.cdc                  off | debezium | maxwell | op:$.field       the payloads are changes of rows
+    lakestream.misfits.subject      dead.orders …           where misfits are sent (stream/consumer/dead_letters.py)
+    lakestream.misfits.keep         follow | off | 30d …    how long misfits stay listed (maintenance)
     lakestream.iceberg              off | v2 | v3           an Iceberg table over the same files (packages/iceberg)
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
@@ -46,9 +48,10 @@ from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table.at import TimeTravelError, instant
 from lakestream.lake.table.schema import CLEAR_KEY, JSON_SCHEMA_PROPERTY, MASK_KEY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
+from lakestream.protocol.subjects import publishable
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.naming import OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
+from lakestream.schemas.naming import MISFITS_SUBJECT_KEY, OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -62,7 +65,9 @@ ICEBERG_FORMATS = (OFF, "v2", "v3")
 RESERVE_KEY = "lakestream.reserve"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
+FOLLOW = "follow"
 TABLE_KEY, CDC_KEY = "lakestream.table", "lakestream.cdc"
+MISFITS_KEEP_KEY = "lakestream.misfits.keep"
 MAX_KEYS = 8
 """Maximum number of key fields of an upsert table."""
 CONSISTENCY_KEY = "lakestream.consistency"
@@ -187,7 +192,13 @@ class AsOfAsked(msgspec.Struct, frozen=True):
 class StreamPolicy(msgspec.Struct, frozen=True):
     """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
     always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table. `schema` is the rule by which
-    messages have schemas; with `drop_data` rows whose typed columns give the payload back do not keep it."""
+    messages have schemas; with `drop_data` rows whose typed columns give the payload back do not keep it.
+    `misfits_keep`: follow (as long as their messages), off (as long as the stream), or a duration."""
+
+    @property
+    def misfits_keep_ns(self) -> int | None:
+        """Return the age at which misfits leave their table, None if they do not by age."""
+        return None if self.misfits_keep in (FOLLOW, OFF) else _duration(self.misfits_keep, MISFITS_KEEP_KEY)
 
     archive: bool = False
     partition: Partition = Partition()
@@ -203,6 +214,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     iceberg: str = ""
     masks: dict[str, str] = {}
     keyed: KeyedPolicy | None = None
+    misfits_keep: str = FOLLOW
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -236,9 +248,13 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
             properties[_property(key, value)] = value
         elif key.startswith(PREFIX):
             values[key] = value
-    retention = _one_of(values, RETENTION_PROPERTY, ("follow", "archive"))
+    retention = _one_of(values, RETENTION_PROPERTY, (FOLLOW, "archive"))
     partition = _partition(values.pop(PARTITION_KEY, "auto"))
     time_travel = values.pop(TIME_TRAVEL_PROPERTY, OFF)
+    misfits_keep = values.pop(MISFITS_KEEP_KEY, FOLLOW)
+    letters = values.pop(MISFITS_SUBJECT_KEY, "")
+    if letters and not publishable(letters.encode()):
+        raise BadPolicy(MISFITS_SUBJECT_KEY, f"{letters[:80]!r} is not a subject to publish to")
     lake = _one_of(values, LAKE_KEY, ("on", OFF))
     on_delete = _one_of(values, ON_DELETE_PROPERTY, ("drop", "keep"))
     schema = values.pop(JSON_SCHEMA_PROPERTY, None)
@@ -261,12 +277,14 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}, {MASK_KEY}, {CLEAR_KEY}"
-        of_schemas = f"{of_schemas}, {TABLE_KEY}, {CDC_KEY}"
+        of_schemas = f"{of_schemas}, {TABLE_KEY}, {CDC_KEY}, {MISFITS_SUBJECT_KEY}, {MISFITS_KEEP_KEY}"
         more = f"{JSON_SCHEMA_PROPERTY}, {of_schemas}, {CONSISTENCY_KEY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     if data == DROP_DATA and (named is None or schema is not None):
         reason = f"{DROP_DATA} needs {SCHEMA_KEY}, and excludes {JSON_SCHEMA_PROPERTY}, a view of the payloads"
         raise BadPolicy(DATA_KEY, reason)
+    if misfits_keep not in (FOLLOW, OFF):
+        _duration(misfits_keep, MISFITS_KEEP_KEY, f"{FOLLOW}, ")
     return StreamPolicy(
         archive=retention == "archive",
         partition=partition,
@@ -282,6 +300,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         iceberg=iceberg,
         masks=masks,
         keyed=keyed,
+        misfits_keep=misfits_keep,
     )
 
 
@@ -352,15 +371,15 @@ def _within(text: str, most: int) -> bool:
     return text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= most
 
 
-def _duration(text: str) -> int:
+def _duration(text: str, key: str = TIME_TRAVEL_PROPERTY, others: str = "") -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is not a duration like 90m, 12h, 30d or 4w, nor off")
+        raise BadPolicy(key, f"{text!r} is not {others}a duration like 90m, 12h, 30d or 4w, nor off")
     duration = int(match[1]) * _UNITS[match[2]] * 1_000_000_000
     if duration < LEAST_TIME_TRAVEL_NS:
-        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is below 1h: VACUUM would take files that are in use")
+        raise BadPolicy(key, f"{text} is below 1h: VACUUM would take files that are in use")
     if duration > 2**63 - 1:
-        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is more than 292 years")
+        raise BadPolicy(key, f"{text} is more than 292 years")
     return duration
 
 

@@ -1,9 +1,9 @@
 """Requests of clients about a stream's part of the lake.
 
 Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
-staging area has every message that was acked before the request, and `$LAKE.API.MAINTAIN.<stream>`, which passes on to
-the compactor. A flush waits for the running write of the log before it seals; without messages or removals it seals
-nothing.
+staging area has every message that was acked before the request, and `$LAKE.API.MAINTAIN.<stream>` and
+`$LAKE.API.REPLAY.<stream>` (decode the misfits again), which pass on to the compactor. A flush waits for the running
+write of the log before it seals; without messages or removals it seals nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lakestream.server.lake.keeper import LakeKeeper
     from lakestream.stream.assembly import Stream
 
-MAINTAIN = "$LAKE.API.MAINTAIN."
+MAINTAIN, REPLAY = "$LAKE.API.MAINTAIN.", "$LAKE.API.REPLAY."
 WATCH_NS = 500_000_000
 """Interval at which a running flush is checked, in case its stream fails or is deleted."""
 MOST_WAITING = 10_000
@@ -55,6 +55,7 @@ class FlushApi:
         self._subscriptions: list[Subscribed] = [
             self._bus.subscribe(f"{FLUSH}*".encode(), singly(self._asked)),
             self._bus.subscribe(f"{MAINTAIN}*".encode(), singly(self._maintain)),
+            self._bus.subscribe(f"{REPLAY}*".encode(), singly(self._maintain)),
         ]
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class FlushApi:
             subscription.cancel()
 
     def _maintain(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        """Pass a request to maintain the stream's table now to the compactor."""
+        """Pass a request to maintain the stream's table now, or to replay its misfits, to the compactor."""
         try:
             stream = self._in_lake(subject.rpartition(b".")[2].decode("utf-8", "replace"))
         except ApiError as error:
@@ -80,7 +81,7 @@ class FlushApi:
                 self._answer([reply], {"stream": name, "success": True})
 
         assert self._keeper is not None
-        self._keeper.maintain(stream, passed)
+        self._keeper.maintain(stream, passed, subject.startswith(REPLAY.encode()))
 
     def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         try:

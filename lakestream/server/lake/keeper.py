@@ -36,8 +36,9 @@ from lakestream.meta.deleted_streams import creation
 from lakestream.ops.monitoring.monitored import HistoryFigures, Outage, StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
+from lakestream.protocol.subjects import covers
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.schemas.naming import SCHEMA_KEY
+from lakestream.schemas.naming import MISFITS_SUBJECT_KEY, SCHEMA_KEY
 from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.early_seals import EarlySeals
@@ -216,6 +217,8 @@ class LakeKeeper:
             "lag_seconds": round(lag.age_ns / 1e9, 3),
             "position": sync.position,
         }
+        if lag.misfits:
+            page["misfits"] = lag.misfits
         away = self.presence.away
         if away is not None:
             return page | {"error": str(away)}
@@ -226,8 +229,12 @@ class LakeKeeper:
         error = trouble or figures.error
         return page | ({"error": error} if error else {})
 
-    def maintain(self, stream: Stream, done: Callable[[str], None]) -> None:
-        """Ask the compactor to maintain a stream's table now; call back with "" once it is asked, or what is wrong."""
+    def maintain(self, stream: Stream, done: Callable[[str], None], replay: bool = False) -> None:
+        """Ask the compactor to maintain a stream's table now; call back with "" once it is asked, or what is wrong.
+
+        Args:
+            replay: to decode the stream's misfits again, instead.
+        """
         sync = self._syncs.get((stream.account, stream.name))
         if sync is None or not self.attended:
             done("no compactor is running: start one with `lakestream up`, or run `lakestream maintain`")
@@ -239,7 +246,7 @@ class LakeKeeper:
         def ask() -> bool:
             from lakestream.lake.staging import compactor_files
 
-            return compactor_files.ask(self.root, sync.follower.table)
+            return compactor_files.ask(self.root, compactor_files.UpkeepRequest(sync.follower.table, replay))
 
         def asked(accepted: bool | None, error: BaseException | None) -> None:
             done(str(error) if error is not None else "" if accepted else "too many requests wait for the compactor")
@@ -252,6 +259,9 @@ class LakeKeeper:
             wanted = policy.parse(config.metadata)
         except BadPolicy as error:
             return str(error)
+        letters = config.metadata.get(MISFITS_SUBJECT_KEY, "").encode()
+        if letters and any(covers(own.encode(), letters) for own in config.subjects or [config.name]):
+            return f"{MISFITS_SUBJECT_KEY}: the stream would get its own misfits on {letters.decode()}"
         if wanted.clone_as_of is not None:
             from lakestream.stream.mirroring.clone import (  # with the first mirror
                 AS_OF,
@@ -581,6 +591,7 @@ class LakeKeeper:
         applied, budget, visits = store.applied, self._budget, self.visits
         fresh = bool(sealed) and sealed[-1].last_index > sync.staged_through
         identity = sync.identity if leads and (fresh or sync.has_unstaged_schema()) else None
+        misfits_after = sync.misfits_after()
 
         def settled(found: LookResult | None, error: BaseException | None) -> None:
             sync.asking = False
@@ -603,6 +614,8 @@ class LakeKeeper:
             changed = sync.told(found.changes)
             unread = _unreadable() if found.held else ""
             self._report(sync, found.trouble or changed or unread)
+            if found.misfits is not None:
+                sync.take_misfits(found)
             if leads and sealed:
                 sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
                 sync.stream.spans.staged(sealed[-1].last_seq)
@@ -612,7 +625,7 @@ class LakeKeeper:
             if found.held is not None and not unread and not sync.stream.closed:
                 self._release(sync.stream, store, found.held)
 
-        sync.io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget), settled)
+        sync.io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget, misfits_after), settled)
 
     def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
         """Record the table's position."""

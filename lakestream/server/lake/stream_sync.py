@@ -47,6 +47,7 @@ from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.consumer.dead_letters import ListedMisfit, Misfits
 
 
 MOST_FILES = 1_000
@@ -58,7 +59,8 @@ class LookResult(msgspec.Struct, frozen=True):
 
     `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
     through which its files were verified. `trouble` is an error; `damaged`: files are damaged; `changes`: by other
-    programs, None while they are not known.
+    programs, None while they are not known. `misfits`: those to be sent, None if none were looked for, and `begun` of
+    the feature that sends them.
     """
 
     position: int | None
@@ -66,6 +68,8 @@ class LookResult(msgspec.Struct, frozen=True):
     trouble: str = ""
     damaged: bool = False
     changes: list[tuple[ForeignCommit, RowChange]] | None = None
+    misfits: list[ListedMisfit] | None = None
+    begun: int = 0
 
 
 class StreamSync:
@@ -133,6 +137,8 @@ class StreamSync:
         """True if the store is an older copy than the table, so that nothing has to be staged for it."""
         self.looked_at = -1
         """Number of the compactor's visits (`LakeKeeper.visits`) when the last look began that was answered."""
+        self._listed = 0, -1
+        """`begun` of the feature that sends misfits, and the position at which their table had no more."""
         self._unchecked = 0
         self._asked = ""
         """Tag of the request for a repair, by another program, for which all files were checked."""
@@ -156,6 +162,12 @@ class StreamSync:
     @functools.cached_property
     def _foreign(self) -> ForeignCommits:
         return ForeignCommits(self._storage, self.table, self.directory)
+
+    @functools.cached_property
+    def _sending(self) -> Misfits:
+        from lakestream.stream.consumer.dead_letters import Misfits  # it is loaded with the first stream
+
+        return self.stream.feature(Misfits)
 
     def seal_early(self, now_ns: int, attended: bool) -> bool:
         """Have the open segment sealed if the budget of early seals allows it; return True if so.
@@ -204,7 +216,28 @@ class StreamSync:
                 return False
         if not self.checked or self.trouble or self.waiting or self.held < self.position:
             return False
+        if self.misfits_after() is not None:
+            return False
         return not self.has_unstaged_schema() and (self.history is None or not self.history.has_failed)
+
+    def misfits_after(self) -> tuple[int, int] | None:
+        """Return the sequence after which misfits are to be looked for and sent, and how often that has begun; None
+        while there is nothing to be looked for."""
+        sending = self._sending
+        if sending.after is None or not self.position or self._listed == (sending.begun, self.position):
+            return None
+        return sending.after, sending.begun
+
+    def take_misfits(self, found: LookResult) -> None:
+        """Send the misfits that a look has found; without more of them, look again once the table has moved."""
+        from lakestream.stream.consumer.dead_letters import MOST_MISFITS
+
+        sending, listed = self._sending, found.misfits or []
+        if found.begun != sending.begun:
+            return
+        if len(listed) < MOST_MISFITS:
+            self._listed = found.begun, found.position or 0
+        sending.send(listed)
 
     def is_at_rest(self, attended: bool, visits: int) -> bool:
         """Return True if the stream needs no poll before its next entry: `is_idle` stays true, and there is nothing to
@@ -266,6 +299,7 @@ class StreamSync:
         floor: int,
         applied: int,
         budget: Budget,
+        misfits: tuple[int, int] | None = None,
     ) -> LookResult:
         """Read the position, check the table's files, stage sealed segments, delete staged ones. Blocks.
 
@@ -277,6 +311,7 @@ class StreamSync:
             floor: the lowest sequence of a message in the log.
             applied: the log index through which it was applied before.
             budget: limits the number of files that are checked.
+            misfits: of `misfits_after`.
 
         Raises:
             OlderLake, OlderStore: table and log do not belong together.
@@ -334,7 +369,19 @@ class StreamSync:
             self._storage.delete_all(due)
         if not trouble and quarantined is None and staged and staged[-1].last_index > (position or 0):
             trouble = staging.refusal(self._storage, self.directory, entries)
-        return LookResult(position, held, trouble or str(quarantined or ""), damaged, changes)
+        found = LookResult(position, held, trouble or str(quarantined or ""), damaged, changes)
+        if misfits is None:
+            return found
+        after, begun = misfits
+        from lakestream.lake.table import misfits as listed  # few streams send theirs
+        from lakestream.stream.consumer.dead_letters import MOST_MISFITS, ListedMisfit
+
+        try:
+            rows = listed.rows(self._storage, self.table, self.stream.uid, after, MOST_MISFITS)
+        except Exception as error:  # of the query engine; everything else goes on, and the next look tries again
+            unread = f"the misfits of {self.table} cannot be read, and are not sent: {error}"
+            return msgspec.structs.replace(found, trouble=found.trouble or unread)
+        return msgspec.structs.replace(found, misfits=[ListedMisfit(*row) for row in rows], begun=begun)
 
     def _may_release(self, sealed: Sequence[SealedSegment], held: int, due: Sequence[str]) -> bool:
         """Return True if segments through log index `held` may be deleted; looks up the table's files if there are any

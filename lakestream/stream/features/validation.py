@@ -247,5 +247,4 @@ def tag_of(misfit: Misfit) -> bytes:
     """Return the value of the header: ASCII, other characters of a field's name as escapes."""
     rule = misfit.rule.encode("ascii", "backslashreplace")
     field = (misfit.field or "payload")[:MAX_TAG]
-    name = "".join(each if " " <= each <= "~" else each.encode("unicode_escape").decode() for each in field)
-    return name.encode()[: MAX_TAG - len(rule) - 2] + b": " + rule
+    return headers.plain(field).encode()[: MAX_TAG - len(rule) - 2] + b": " + rule

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from lakestream.lake.staging import compactor_files
+from lakestream.lake.staging.compactor_files import UpkeepRequest
 from lakestream.lake.storage import lake as lakes
 from lakestream_spark.write import upkeep
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
@@ -106,8 +107,8 @@ def test_a_table_is_maintained_when_a_server_asks(tmp_path: Path, monkeypatch: p
     lakes.require(lake, create=True)
     running = upkeep.Upkeep(cast(Maintainer, maintainer), EVERY, lambda done: told.set(), lake=lake)
     table = f"{lake}/streams/ORDERS"
-    assert compactor_files.ask(lake, table)
-    assert compactor_files.ask(lake, table)  # again: the same request
+    assert compactor_files.ask(lake, UpkeepRequest(table))
+    assert compactor_files.ask(lake, UpkeepRequest(table))  # again: the same request
     running.start()
     assert told.wait(30)
     running.stop()
@@ -138,7 +139,7 @@ def test_a_request_that_fails_is_not_made_again_and_holds_up_no_other(
         cast(Maintainer, maintainer), EVERY, lambda done: None if done.failure else told.set(), lake=lake
     )
     tables = [f"{lake}/streams/{name}" for name in ("GONE", "ORDERS")]
-    assert all(compactor_files.ask(lake, table) for table in tables)
+    assert all(compactor_files.ask(lake, UpkeepRequest(table)) for table in tables)
     running.start()
     assert told.wait(30)
     running.stop()
@@ -149,7 +150,7 @@ def test_requests_are_limited_and_damaged_ones_are_removed(tmp_path: Path, monke
     lake = str(tmp_path)
     lakes.require(lake, create=True)
     monkeypatch.setattr(compactor_files, "MAX_REQUESTS", 2)
-    assert [compactor_files.ask(lake, f"{lake}/{name}") for name in "abc"] == [True, True, False]
+    assert [compactor_files.ask(lake, UpkeepRequest(f"{lake}/{name}")) for name in "abc"] == [True, True, False]
     first = next((tmp_path / "_compactor" / "maintain").iterdir())
     first.write_bytes(b"{")
     assert len(compactor_files.take(lake)) == 1

@@ -46,6 +46,7 @@ from lakestream_spark.write.data_files import NewFile
 from lakestream_spark.write.deletion import add_with_vectors
 from lakestream_spark.write.field_ids import with_ids
 from lakestream_spark.write.keyed_rows import OWN, KeyedChanges, changes, key_texts, payload_columns
+from lakestream_spark.write.misfits import small_ones
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,9 +55,6 @@ KEYED_PROPERTY = "lakestream.keyed_by"
 """Property of an upsert table: its key and envelope. A table with another one is built anew."""
 WINDOW = 500_000
 """Sequences that one commit covers at most."""
-SMALL_BYTES = 32 << 20
-"""Files below this size (32 MiB) are merged when there are `SMALL_FILES`, up to `MERGED_BYTES` at a time."""
-SMALL_FILES, MERGED_BYTES = 16, 128 << 20
 KEPT_BYTES = 256 << 20
 """Maximum size of the key columns that are kept in memory."""
 GROUP_ROWS = 65_536
@@ -210,7 +208,7 @@ class KeyedTable:
         if new.truncated:
             commit.remove(files, data_change=True)
             return new.rows
-        merged = {add.path for add in _small(files)}
+        merged = {add.path for add in small_ones(files)}
         removed: list[AddFile] = []
         kept: list[tuple[AddFile, bytes, int]] = []
         parts: list[pa.Table] = []
@@ -315,20 +313,6 @@ def _restate(commit: Commit, stated: Mapping[str, str]) -> None:
     wanted = {name: value for name, value in there.items() if name != ICEBERG_KEY} | dict(stated)
     if wanted != there:
         commit.describe({**found, "configuration": wanted})
-
-
-def _small(files: list[AddFile]) -> list[AddFile]:
-    """Return the files that are merged: none, or the smallest ones."""
-    small = sorted((add for add in files if add.size < SMALL_BYTES), key=lambda add: add.size)
-    if len(small) < SMALL_FILES:
-        return []
-    found, size = [], 0
-    for add in small:
-        size += add.size
-        if size > MERGED_BYTES:
-            break
-        found.append(add)
-    return found
 
 
 def _is_flat(rows: pa.Table, name: str) -> bool:

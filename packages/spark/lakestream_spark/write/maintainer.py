@@ -44,10 +44,12 @@ from lakestream.lake.table.actions import Key, located, statistics, table_file
 from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.log import TableLog, TableVersion, has_log
 from lakestream.lake.table.policy import (
+    FOLLOW,
     HOUR_NS,
     LOG_RETENTION_PROPERTY,
     TIME_TRAVEL_PROPERTY,
     interval_ns,
+    of_config,
     tombstones_ns,
 )
 from lakestream.lake.table.schema import STREAM_PROPERTY, UID_PROPERTY
@@ -67,8 +69,8 @@ from lakestream_spark.write.maintenance_plan import (
     first_round,
     log_floor,
 )
-from lakestream_spark.write.misfits import MisfitTable
-from lakestream_spark.write.replay import Replay
+from lakestream_spark.write.misfits import MisfitTable, Retained
+from lakestream_spark.write.replay import Replay, ReplayResult
 from lakestream_spark.write.rewrite import Rewriter
 from lakestream_spark.write.vacuum import dead_files, with_checksum
 
@@ -242,7 +244,7 @@ def _stale(
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
     """Result for one table: the plan, files before and after OPTIMIZE, missing files of misfits that were replaced, an
-    error in one line, and the path of the table."""
+    error in one line, the path of the table, and the result of a replay that was asked for."""
 
     stream: str
     plan: MaintenancePlan
@@ -252,11 +254,14 @@ class MaintenanceResult(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     failure: str | None = None
     table: str = ""
+    replayed: ReplayResult | None = None
 
     def describe(self) -> str:
         """Return the result in one line for people."""
         if self.failure is not None:
             return f"{self.stream}: {self.failure}"
+        if self.replayed is not None:
+            return f"{self.stream}: replayed {self.replayed.misfits} misfits, {self.replayed.mended} fit now"
         parts = [f"optimized {self.removed} files into {self.added}"] if self.removed else []
         parts += ["checkpoint"] if self.plan.checkpoint else []
         parts += [f"dropped {self.plan.expired} commits from the log"] if self.plan.expired else []
@@ -384,12 +389,50 @@ class Maintainer:
         return read_identity(paths.staging(root, name, uid, paths.stream_of(root, table)[0]))
 
     def _mend_misfits(self, facts: Facts) -> int:
-        """Repair the table of misfits of a stream from the stream's own; return the number of its missing files."""
+        """Maintain the table of misfits of a stream, or repair it from the stream's own.
+
+        Return the number of its missing files.
+        """
         identity = self._identity(facts.table, facts.stream, facts.uid)
-        if identity is None or not MisfitTable(self._spark, self._storage, identity, facts.table).damaged():
+        if identity is None:
+            return 0
+        misfits = MisfitTable(self._spark, self._storage, identity, facts.table)
+        if not misfits.damaged():
+            end = self._retained(facts.table, identity)
+            if misfits.is_due(end):
+                with self._alone(facts.table, facts.incarnation) as same:
+                    if same:
+                        misfits.maintain(end)
             return 0
         with self._alone(facts.table, facts.incarnation) as same:
             return Replay(self._spark, self._storage.root, identity, table=facts.table).repair() if same else 0
+
+    def _retained(self, table: str, identity: StreamIdentity) -> Retained:
+        """Return the end of the misfits that the table of misfits keeps."""
+        policy = of_config(bytes(identity.config))
+        keep_ns = policy.misfits_keep_ns
+        if keep_ns is not None:
+            return Retained(time_ns=self._clock() - keep_ns)
+        if policy.misfits_keep != FOLLOW or policy.archive:
+            return Retained()
+        log = open_log(table)
+        progress = log.progress(log.latest)
+        return Retained(seq=0 if progress is None else progress.floor)
+
+    def replay(self, table: str) -> MaintenanceResult | None:
+        """Decode the misfits of a stream again; return None if the table is no stream's."""
+        if (facts := read(self._storage, table)) is None:
+            return None
+        properties = facts[1].metadata.configuration
+        name, began = properties.get(STREAM_PROPERTY) or table.rpartition("/")[2], time.monotonic()
+        identity = self._identity(table, name, properties[UID_PROPERTY])
+        if identity is None:
+            return None
+        try:
+            done = Replay(self._spark, self._storage.root, identity, table=table).run()
+        except Exception as error:
+            return MaintenanceResult(name, MaintenancePlan(), failure=first_line(error))
+        return MaintenanceResult(name, MaintenancePlan(), replayed=done, seconds=time.monotonic() - began)
 
     def _resting(self, table: str) -> _Rest | None:
         """Return the cached check of a table that has not changed since. Costs one listing of its log."""

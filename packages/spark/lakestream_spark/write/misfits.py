@@ -1,8 +1,8 @@
 """The table of misfits of a stream: messages whose payloads do not fit their schema.
 
-Belongs here: writing its files and committing them. The table lies beside the stream's as `<STREAM>_misfits`, with a
-row for each misfit: seq, time, subject, schema, field, rule, reason. The message itself is in the stream's table, with
-NULLs in typed columns.
+Belongs here: writing its files and committing them, and its maintenance. The table lies beside the stream's as
+`<STREAM>_misfits`, with a row for each misfit: seq, time, subject, schema, field, rule, reason. The message itself is
+in the stream's table, with NULLs in typed columns.
 
 The rows of a batch are committed before the stream's own commit. The commit states the progress of the batch, as the
 stream's does, so that a repetition after a crash writes only the rows of messages that are not there yet.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,12 +26,13 @@ from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import check, encryption, ends
-from lakestream.lake.table.actions import locate, table_file
+from lakestream.lake.table.actions import AddFile, locate, table_file
 from lakestream.lake.table.check import Damage
 from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableLog, log_directory
+from lakestream.lake.table.masks import MISFITS
+from lakestream.lake.table.misfits import owner, place
 from lakestream.lake.table.progress import TableProgress, application
-from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import MISFITS_PROPERTY
 from lakestream.lake.table.state import TableFollower
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
@@ -41,17 +42,14 @@ from lakestream_spark.write.data_files import NewFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SUFFIX = "_misfits"
 RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 """Setting without which Delta's VACUUM keeps the files of the last week."""
 FILE_ROWS = 100_000
 """Maximum number of misfits that are held in memory before they become a file."""
+SMALL_BYTES = 32 << 20
+"""Files below this size (32 MiB) are merged when there are `SMALL_FILES`, up to `MERGED_BYTES` at a time."""
+SMALL_FILES, MERGED_BYTES = 16, 128 << 20
 _PROPERTIES = {"delta.enableInCommitTimestamps": "true", "delta.checkpointInterval": "50"}
-
-
-def misfits_table(table: str) -> str:
-    """Return the path of the table of misfits of a stream's table."""
-    return f"{table}{SUFFIX}"
 
 
 class MisfitFiles:
@@ -79,11 +77,17 @@ class MisfitFiles:
             if self._rows >= FILE_ROWS:
                 self._flush()
 
-    def close(self) -> list[NewFile]:
-        """Return the files, complete and durable."""
+    def close(self, modified_ms: int | None = None) -> list[NewFile]:
+        """Return the files, complete and durable.
+
+        Args:
+            modified_ms: the time of the newest row, ms since the epoch; by default now.
+        """
         if self._held:
             self._flush()
-        return self._written
+        if modified_ms is None:
+            return self._written
+        return [msgspec.structs.replace(each, modification_time=modified_ms) for each in self._written]
 
     def _flush(self) -> None:
         rows = pa.Table.from_batches(self._held, MISFIT_SCHEMA)
@@ -110,6 +114,47 @@ class MisfitFiles:
         self._written.append(NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
 
 
+class Retained(msgspec.Struct, frozen=True):
+    """The end of the misfits that are kept: those from the sequence `seq` on, and from the time `time_ns` on."""
+
+    seq: int = 0
+    time_ns: int = 0
+
+    def plan(self, files: Iterable[AddFile]) -> tuple[list[AddFile], list[AddFile]]:
+        """Return (files whose misfits are all to go, files to be merged).
+
+        A file is as old as its newest commit, and its messages are older still.
+        """
+        gone, left = list[AddFile](), list[AddFile]()
+        for add in files:
+            found = table_file(add)
+            is_old = add.modification_time * 1_000_000 < self.time_ns or (found.rows and found.max_seq < self.seq)
+            (gone if is_old else left).append(add)
+        return gone, small_ones(left)
+
+    def kept(self, misfits: pa.Table) -> pa.Table:
+        """Return those of some misfits that are kept."""
+        since = pa.scalar(self.time_ns // 1_000, pa.timestamp("us", "UTC"))
+        is_kept = pc.and_(
+            pc.greater_equal(misfits.column("seq"), self.seq), pc.greater_equal(misfits.column("time"), since)
+        )
+        return misfits.filter(is_kept)
+
+
+def small_ones(files: Iterable[AddFile]) -> list[AddFile]:
+    """Return the files that are to be merged: none, or the smallest ones."""
+    small = sorted((add for add in files if add.size < SMALL_BYTES), key=lambda add: add.size)
+    if len(small) < SMALL_FILES:
+        return []
+    found, size = [], 0
+    for add in small:
+        size += add.size
+        if size > MERGED_BYTES:
+            break
+        found.append(add)
+    return found
+
+
 class MisfitTable:
     """The table of misfits of one stream, changed through Spark under the lock of the stream's table.
 
@@ -130,10 +175,7 @@ class MisfitTable:
         """Return the path of the table, which need not exist: the first of `<STREAM>_misfits`, `<STREAM>_misfits_` …
         that no other table takes."""
         if not self._path:
-            path = misfits_table(self._stream_table)
-            while self._owner(path) not in (None, self._identity.uid):
-                path += "_"
-            self._path = path
+            self._path = place(self._storage, self._stream_table, self._identity.uid)
         return self._path
 
     def begin_encrypted(self) -> None:
@@ -155,13 +197,13 @@ class MisfitTable:
         """
         if not files:
             return 0
-        owner = self._owner(self.path)
-        if owner not in (None, self._identity.uid):
+        uid = self._owner(self.path)
+        if uid not in (None, self._identity.uid):
             taken, self._path = self._path, ""
             raise TableBusy(taken)
         # Of two attempts at a batch, Delta would append the files of the later one behind those of the other.
         commit = Commit(self._spark, self._storage, self.path, application(self._identity.uid))
-        if owner is None:
+        if uid is None:
             # The files are there already, which CREATE TABLE would refuse.
             commit.describe(self._metadata())
         commit.add(files)
@@ -220,14 +262,38 @@ class MisfitTable:
         commit.remove(add for add in TableLog(self._storage, self.path).state().files.values() if add.path in gone)
         commit.run("update")
 
+    def is_due(self, end: Retained) -> bool:
+        """Return True if `maintain` has something to do. Uses no JVM."""
+        if self._owner(self.path) != self._identity.uid:
+            return False
+        return any(end.plan(TableLog(self._storage, self.path).state().files.values()))
+
+    def maintain(self, end: Retained) -> int:
+        """Merge small files, and drop the misfits that are not kept any more; return the number of files that went."""
+        commit, rows = self._begun(), MisfitFiles(self.path)
+        gone, merged = end.plan(commit.state().files.values())
+        for add in sorted(merged, key=lambda add: table_file(add).min_seq):
+            path = locate(self.path, add.path)
+            with self._storage.fetch(path) as local, open_file(path, local) as file:
+                found = file.read(use_threads=False).cast(MISFIT_SCHEMA)
+            for batch in end.kept(found).combine_chunks().to_batches():
+                rows.add(batch)
+        commit.remove([*gone, *merged])
+        commit.add(rows.close(max((add.modification_time for add in merged), default=None)))
+        commit.run("update")
+        from delta.tables import DeltaTable
+
+        DeltaTable.forPath(self._spark, self._storage.spark_path(self.path)).vacuum()
+        return len(gone) + len(merged)
+
     def _begun(self) -> Commit:
         return Commit(self._spark, self._storage, self.path)
 
     def remove(self) -> None:
         """Remove the table of a stream that is deleted."""
-        path = misfits_table(self._stream_table)
-        while (owner := self._owner(path)) is not None:
-            if owner == self._identity.uid:
+        path = f"{self._stream_table}{MISFITS}"
+        while (uid := self._owner(path)) is not None:
+            if uid == self._identity.uid:
                 self._storage.delete_tree(log_directory(path))
                 forget(self._spark, self._storage, path)
                 self._storage.delete_tree(path)
@@ -235,13 +301,7 @@ class MisfitTable:
             path += "_"
 
     def _owner(self, path: str) -> str | None:
-        """Return the uid of the stream whose misfits a table has, "" for any other table, None if there is none."""
-        if not self._storage.names(log_directory(path)):
-            return None
-        try:
-            return str(Scan(path, storage=self._storage).metadata.configuration.get(MISFITS_PROPERTY, ""))
-        except FileNotFoundError:
-            return None
+        return owner(self._storage, path)
 
     def _metadata(self) -> dict[str, object]:
         """Return the `metaData` action of a new table."""

@@ -1,8 +1,9 @@
 """Maintenance beside a compactor, in the same JVM.
 
 Belongs here: the schedule: all tables at an interval, and in between a table that got many commits, or that a server
-asks for (lake/staging/compactor_files.py). One table at a time, in one thread, and with one Spark task, so that the
-compactor has the other cores; it waits for a table only while maintenance commits to that very one.
+asks for (lake/staging/compactor_files.py), also a replay of its misfits. One table at a time, in one thread, and with
+one Spark task, so that the compactor has the other cores; it waits for a table only while maintenance commits to that
+very one.
 
 The lake's maintainer lock is held for a round at a time. While a separate maintainer holds it, nothing happens here.
 """
@@ -20,7 +21,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import compactor_files
-from lakestream.lake.staging.compactor_files import UpkeepState
+from lakestream.lake.staging.compactor_files import UpkeepRequest, UpkeepState
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
 from lakestream_spark.write.maintenance_plan import MaintenancePlan
 
@@ -56,7 +57,7 @@ class Upkeep:
         self._every = every
         self._report = report
         self._lake = lake
-        self._asked: dict[str, None] = {}
+        self._asked: dict[UpkeepRequest, None] = {}
         self._told = UpkeepState()
         self._limit = commits
         self._commits: Counter[str] = Counter()
@@ -114,9 +115,9 @@ class Upkeep:
             return
         try:
             while self._asked and not self._stopping:
-                table = next(iter(self._asked))
-                del self._asked[table]  # first: one that fails must not come again and again, before the others
-                self._maintain(table)
+                request = next(iter(self._asked))
+                del self._asked[request]  # first: one that fails must not come again and again, before the others
+                self._maintain(request.table, request.replay)
             if not full:
                 self._some()
                 return
@@ -146,9 +147,9 @@ class Upkeep:
             with contextlib.suppress(OSError, LakeError):
                 compactor_files.UPKEEP.write(self._lake, state)
 
-    def _maintain(self, table: str) -> None:
+    def _maintain(self, table: str, replay: bool = False) -> None:
         self._tell(running=table.rpartition("/")[2])
-        if (done := self._maintainer.maintain(table)) is not None:
+        if (done := self._maintainer.replay(table) if replay else self._maintainer.maintain(table)) is not None:
             self._done(done)
 
     def _done(self, done: MaintenanceResult) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from lakestream.config.options import LakeOptions
 from lakestream.lake.staging import compactor_files, staging
-from lakestream.lake.staging.compactor_files import UpkeepState
+from lakestream.lake.staging.compactor_files import UpkeepRequest, UpkeepState
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.logging import Logger
@@ -188,4 +188,4 @@ def test_maintenance_is_asked_of_the_compactor_if_one_works_here(world: FlushWor
     asked = world.ask(b"MAINTAIN")
     world.settle()
     assert (world.answer(asked) or {})["success"] is True
-    assert compactor_files.take(world.lake) == [paths.table(world.lake, "S")]
+    assert compactor_files.take(world.lake) == [UpkeepRequest(paths.table(world.lake, "S"))]

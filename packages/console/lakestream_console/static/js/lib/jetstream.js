@@ -99,9 +99,9 @@ export const answerMessage = (message, text) => request(message.ack, { data: tex
 /** Ask a stream's leader, or that of the meta group, to hand over to another node. */
 export const stepDown = (stream) => jetstream(stream ? `STREAM.LEADER.STEPDOWN.${stream}` : "META.LEADER.STEPDOWN");
 
-/** Ask the compactor to maintain a stream's table now. */
-export async function maintain(stream) {
-  const [reply] = await request(`$LAKE.API.MAINTAIN.${stream}`);
+/** Ask the compactor to maintain a stream's table now; `action` "REPLAY": to decode the misfits again. */
+export async function maintain(stream, action = "MAINTAIN") {
+  const [reply] = await request(`$LAKE.API.${action}.${stream}`);
   const { error } = JSON.parse(toLossyText(fromBase64(reply.data_base64)));
   if (error) throw new CallError(error.description, error.code);
 }

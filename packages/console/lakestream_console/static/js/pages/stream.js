@@ -1,7 +1,7 @@
 /** One stream: messages, consumers, table, configuration; publish, purge and delete. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { page, session } from "../lib/api.js";
+import { page, session, sql } from "../lib/api.js";
 import { ago, bytes, compact, count, counted, millis, NONE, rate, shortName, span, time } from "../lib/format.js";
 import { deleteStream, maintain, purgeStream, streamInfo } from "../lib/jetstream.js";
 import { mayPublish } from "../lib/permissions.js";
@@ -27,6 +27,7 @@ const TABS = [["messages", "Messages"], ["consumers", "Consumers"], ["history", 
 const REFRESH_MS = 1000;
 const TABLE_REFRESH_MS = 5000;
 const COMMITS = 20;
+const MISFITS = 20;
 
 /** The page: `path` is ["streams", name, tab]. */
 export function Stream({ path, query }) {
@@ -197,6 +198,60 @@ function Maintenance({ name, compactor }) {
   </div><${Failed} error=${error} />`;
 }
 
+const misfitColumns = (name) => [
+  { title: "Sequence", num: true, cell: ({ seq }) => html`<a href=${link("streams", name, "messages", { seq })}>
+    ${count(seq)}</a>` },
+  { title: "Subject", cell: ({ subject }) => html`<span class="mono">${subject}</span>` },
+  { title: "Schema", wide: true, cell: ({ schema }) => schema ?? NONE },
+  { title: "Field", cell: ({ field }) => html`<span class="mono">${field || NONE}</span>` },
+  { title: "Rule", cell: ({ rule }) => rule },
+  { title: "Reason", cell: ({ reason }) => html`<span class="wrap">${reason}</span>` },
+  { title: "Payload", wide: true, cell: ({ data }) => html`<span class="mono wrap">${data ?? NONE}</span>` },
+];
+
+/** Return the newest misfits of a stream, with the beginnings of their payloads. */
+async function newestMisfits(name, signal) {
+  const { rows } = await sql(`SELECT m.seq, m.subject, m.schema, m.field, m.rule, m.reason, left(text(s.data), 200)
+    FROM misfits.\`${name}\` m LEFT JOIN delta.\`streams/${name}\` s ON s.seq = m.seq
+    ORDER BY m.seq DESC LIMIT ${MISFITS}`, { signal });
+  return rows.map(([seq, subject, schema, field, rule, reason, data]) =>
+    ({ seq, subject, schema, field, rule, reason, data }));
+}
+
+/** The newest misfits of the stream, and a button to decode all of them again. */
+function Misfits({ name, total, compactor }) {
+  const now = useClock();
+  const found = usePoll((signal) => (session.value.sql ? newestMisfits(name, signal) : []), 0, [name, total]);
+  const [asked, setAsked] = useState(null);
+  const [error, setError] = useState(null);
+  const { last, last_time: at } = compactor?.maintenance ?? {};
+  const waits = asked && !(millis(at) > asked);
+  const needs = `$LAKE.API.REPLAY.${name}`;
+  const run = async () => {
+    setError(null);
+    try {
+      await maintain(name, "REPLAY");
+      setAsked(Date.now());
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  return html`<section class="section">
+    <div class="section-head"><h2>Misfits</h2></div>
+    <div class="toolbar">
+      <span role="status">${counted(total, "message")} did not fit the schema.
+        ${waits ? " Requested: the compactor decodes them again." : asked && html` <span class="quiet">${last}, ${
+          ago(now - millis(at))} ago.</span>`}</span>
+      <button class="button button-small push" type="button" disabled=${waits} onClick=${run}
+        title=${mayPublish(needs) ? `Needs permission to publish to ${needs}`
+          : `This user may not publish to ${needs}`}>Replay misfits</button>
+    </div>
+    <${Failed} error=${error ?? found.error} retry=${error ? undefined : found.refresh} />
+    ${found.data?.length > 0 && html`<${Table} caption="Newest misfits" columns=${misfitColumns(name)} rows=${found.data}
+      keyOf=${({ seq }) => seq} dense />`}
+  </section>`;
+}
+
 /** The stream's Delta table: position, lag, files, small files, and the last commits. */
 function LakeTable({ name, account }) {
   const load = (signal) => page("lakez", { stream: name, commits: COMMITS, ...(account ? { acc: account } : {}) },
@@ -236,6 +291,7 @@ function LakeTable({ name, account }) {
       ${data.url && html`The table is in <code>${data.url}</code>. `}Query it on the page <a
         href=${link("sql",
           { query: `SELECT * FROM delta.\`streams/${name}\` ORDER BY seq DESC LIMIT 100` })}>SQL</a>.</p>
+    ${stream.misfits > 0 && html`<${Misfits} name=${name} total=${stream.misfits} compactor=${data.compactor} />`}
     <section class="section">
       <div class="section-head"><h2>Last commits</h2></div>
       ${commits.length
