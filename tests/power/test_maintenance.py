@@ -78,7 +78,8 @@ CHANGES = {Kind.SYNC, Kind.RENAME, Kind.LINK, Kind.UNLINK}
 """Operations before and after which the disk may differ in a file that was synced."""
 
 
-def _mark(operation: Operation, name: str) -> bool:
+def mark(operation: Operation, name: str) -> bool:
+    """Return True if an operation makes the directory of this name."""
     return operation.kind is Kind.MKDIR and Path(operation.path).name == name
 
 
@@ -92,7 +93,7 @@ def test_invariant_13_a_power_loss_at_any_step_of_maintenance_leaves_a_whole_tab
     table, storage = str(place / TABLE), open_storage(str(place / "lake"))
     versions, seen = set(), set[frozenset[tuple[str, bytes]]]()
     for operation in journal.operations():
-        began = (began and not _mark(operation, "ended")) or _mark(operation, "began")
+        began = (began and not mark(operation, "ended")) or mark(operation, "began")
         for loss in ONE_DISK if began and operation.kind in CHANGES else ():
             image = disk.lose(loss, Random(operation.at))
             files = {name: content for name, content in image.files.items() if name.startswith(f"{TABLE}/")}
@@ -140,8 +141,8 @@ def test_invariant_13_a_power_loss_at_any_step_of_an_operation_leaves_whole_tabl
     operations, disk, seen = journal.operations(), PowerDisk(journal), set[frozenset[tuple[str, bytes]]]()
     lake, before, began, ended = journal.root / "lake", set[str](), False, False
     for operation in operations:  # the images have the paths of the recording, which clones name
-        first = _mark(operation, "began")
-        began, ended = began or first, ended or _mark(operation, "ended")
+        first = mark(operation, "began")
+        began, ended = began or first, ended or mark(operation, "ended")
         for loss in ONE_DISK if first or (began and operation.kind in CHANGES) else ():
             image = disk.lose(loss, Random(operation.at))
             files = {path: content for path, content in image.files.items() if path.startswith("lake/")}
