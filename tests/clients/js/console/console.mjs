@@ -8,6 +8,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createServer as createWebServer } from "node:http";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -921,6 +922,105 @@ const trials = {
   },
 
   /** A statement's rows are shown as a table and as a plot; an error says what is wrong. */
+  /** Texts of clients are shown as they are, on every page that shows them: none becomes a part of the page. */
+  async "hostile-texts"(desk) {
+    desk.expected.push(/400.*\/console\/api\/request/); // of a name that no stream can have
+    const text = `<img src=x onerror="hacked=1"><script>hacked=1</script>"'\`{{7*7}}`;
+    const subject = "hostile.<img/src=x/onerror=hacked=1>";
+    await withServer(async (nc, js) => {
+      const { headers } = require("@nats-io/transport-node");
+      const manager = await js.jetstreamManager();
+      const other = await connect(NATS, { name: text });
+      const config = { name: "HOSTILE", subjects: ["hostile.>"], description: text, metadata: { note: text }, allow_direct: true };
+      await manager.streams.add(config);
+      await manager.consumers.add("HOSTILE", { durable_name: "h", description: text, metadata: { note: text } });
+      const head = headers();
+      head.set("X-Note", text);
+      const publish = () => js.publish(subject, JSON.stringify({ [text]: text }), { headers: head });
+      await publish();
+      const page = await desk.page(`${CONSOLE}#/streams/HOSTILE`);
+      const harmless = async (where) => {
+        assert.equal(await page.evaluate(() => globalThis.hacked), undefined, where);
+        assert.equal(await page.locator("img[src=x], main script").count(), 0, where);
+      };
+      const message = page.getByRole("article", { name: "Message 1", exact: true });
+      await message.getByText(subject).first().waitFor();
+      await message.getByRole("button").first().click();
+      await message.getByText(text).first().waitFor();
+      await harmless("message");
+      await go(page, "/streams/HOSTILE/configuration");
+      await page.getByText(text).first().waitFor();
+      await harmless("configuration");
+      await go(page, "/streams/HOSTILE/consumers");
+      await page.getByRole("cell", { name: "h pull" }).waitFor();
+      await harmless("consumers");
+      await go(page, "/connections");
+      await page.getByText(text).first().waitFor();
+      await harmless("connections");
+      await go(page, "/live?subject=hostile.%3E");
+      await page.getByText(/Following/).waitFor();
+      await publish();
+      await page.getByText(subject).first().waitFor();
+      await harmless("live");
+      await go(page, "/sql");
+      await page.getByLabel("Statement").fill(`SELECT subject, json AS "<img src=x onerror=hacked=1>" FROM HOSTILE LIMIT 1`);
+      await page.getByLabel("Statement").press("Control+Enter");
+      await page.getByText("1 row").waitFor({ timeout: 3 * WAIT });
+      await page.getByRole("columnheader", { name: "<img src=x onerror=hacked=1>" }).waitFor();
+      await harmless("sql");
+      await go(page, `/streams/${encodeURIComponent(text)}`);
+      await page.getByRole("heading", { level: 1 }).waitFor();
+      await harmless("a stream that is not there");
+      await manager.streams.delete("HOSTILE");
+      await other.close();
+    });
+  },
+
+  /** A page of another site, or of another port of the same host, can do nothing with the session of the console. */
+  async "pages-of-others"(desk) {
+    desk.expected.push(/./); // the browser reports each refusal
+    const body = JSON.stringify({ subject: "$JS.API.STREAM.PURGE.SENSORS" });
+    const site = createWebServer((_, response) => response.setHeader("Content-Type", "text/html").end("<h1>another site</h1>"));
+    await once(site.listen(0), "listening");
+    try {
+      await withServer(async (nc, js) => {
+        const state = async () => (await (await js.jetstreamManager()).streams.info("SENSORS")).state.messages;
+        const before = await state();
+        assert.ok(before > 0);
+        const page = await desk.page(`${CONSOLE}#/overview`);
+        await page.getByText("Busiest streams").waitFor();
+        for (const host of ["localhost", "127.0.0.1"]) {
+          const other = await page.context().newPage();
+          await other.goto(`http://${host}:${site.address().port}/`);
+          const found = await other.evaluate(async ([console_, text]) => {
+            const at = (path) => new URL(path, console_).href;
+            const told = [];
+            const tries = [
+              () => fetch(at("console/api/session"), { credentials: "include" }).then((answer) => answer.text()),
+              () => fetch(at("console/api/request"), { method: "POST", credentials: "include", body: text, headers: { "Content-Type": "application/json" } }).then((answer) => answer.text()),
+              () => fetch(at("console/api/request"), { method: "POST", credentials: "include", mode: "no-cors", body: text }).then((answer) => answer.text()),
+            ];
+            for (const each of tries) told.push(await each().catch(() => "refused"));
+            const frame = document.body.appendChild(document.createElement("iframe"));
+            await new Promise((done) => { frame.onload = done; frame.src = console_; });
+            told.push(frame.contentDocument === null ? "refused" : frame.contentDocument.body.innerText);
+            return told;
+          }, [CONSOLE, body]);
+          assert.deepEqual(found.map((each) => each || "refused"), ["refused", "refused", "refused", "refused"], host);
+          await other.setContent(`<form method=post enctype=text/plain action="${new URL("console/api/request", CONSOLE).href}"><input name='${body.slice(0, -1)}, "x": "' value='"}'></form>`);
+          await Promise.all([other.waitForNavigation(), other.evaluate(() => document.forms[0].submit())]);
+          assert.match(await other.locator("body").innerText(), /40[013]|origin|Csrf|error/i, host);
+          await other.close();
+        }
+        assert.equal(await state(), before);
+        await page.reload();
+        await page.getByText("Busiest streams").waitFor();
+      });
+    } finally {
+      site.close();
+    }
+  },
+
   async "ask-in-sql"(desk) {
     desk.expected.push(/\/console\/api\/sql/); // the refused statement
     const page = await desk.page(`${CONSOLE}#/sql`);
