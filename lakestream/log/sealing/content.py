@@ -34,6 +34,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from zlib import crc32
 
 from lakestream.log.format.files import Files, WriteRoom
@@ -48,8 +49,8 @@ OVERHEAD = 60
 """Bytes of a chunk besides its content."""
 PAGE = 4096
 """LOOSE chunks begin at multiples of this."""
-READ_BYTES = 4 << 20
-"""Maximum bytes of one read (4 MiB)."""
+READ_BYTES = 256 << 10
+"""Maximum bytes of one read (256 KiB): they are still in the processor's cache when they are opened."""
 GATHER_CHUNKS = 64
 GATHER_BYTES = CHUNK_BYTES // 2
 """A complete file with more chunks than that, of fewer bytes on the average, is worth writing anew: opening one reads
@@ -209,26 +210,32 @@ class Content:
     # ------------------------------------------------------------------ reading
     def read(self, files: Files, fd: int, length: int, offset: int) -> bytes:
         """Return `length` bytes at `offset`; fewer only at the end. Raise OSError."""
-        stop, pieces, changes = min(offset + length, self.end), list[bytes](), self._changes
+        stop = min(offset + length, self.end)
+        made = BytesIO(bytes(max(stop - offset, 0)))
+        if offset < stop:
+            with made.getbuffer() as out:  # chunks are opened in their place: no copy is made of what is read
+                self._fill(files, fd, out, offset, stop)
+        return made.getvalue()
+
+    def _fill(self, files: Files, fd: int, out: memoryview, offset: int, stop: int) -> None:
+        """Write the content from `offset` to `stop` to `out`, which is zeros."""
         starts, stops, places, sizes = self._starts, self._stops, self._places, self._sizes
-        index = max(bisect_right(starts, offset) - 1, 0)
-        while offset < stop:
-            if index < len(stops) and stops[index] <= offset:
+        begun, index = offset, max(bisect_right(starts, offset) - 1, 0)
+        while offset < stop and index < len(stops):
+            if stops[index] <= offset:
                 index += 1
-            elif index == len(stops) or starts[index] > offset:  # never written
-                until = stop if index == len(stops) else min(starts[index], stop)
-                pieces.append(bytes(until - offset))
-                offset = until
+            elif starts[index] > offset:  # never written
+                offset = min(starts[index], stop)
             elif not places[index]:
                 until = min(stops[index], stop)
-                pieces.append(FILL * (until - offset))
+                out[offset - begun : until - begun] = FILL * (until - offset)
                 offset, index = until, index + 1
             else:
                 first, at, until = index, places[index], places[index] + sizes[index] + OVERHEAD
                 as_of, recent, plain = self._recent
                 if (as_of, recent) == (self._changes, at):
-                    pieces.append(self._part(first, plain, offset, stop))
-                    offset, index = min(stops[first], stop), index + 1
+                    self._put_part(first, plain, out, begun, stop)
+                    offset, index = stops[first], index + 1
                     continue
                 index += 1
                 while (
@@ -239,25 +246,48 @@ class Content:
                 ):
                     until += sizes[index] + OVERHEAD
                     index += 1
-                read = memoryview(files.read_at(fd, until - at, at))
-                for each in range(first, index):
-                    place, begun = places[each], places[each] - at
-                    whole = sizes[each] + OVERHEAD
-                    piece = self._open(read[begun : begun + whole], place)
-                    if piece is None or len(piece) != sizes[each]:  # a device may do better the next time
-                        piece = self._open(files.read_at(fd, whole, place), place)
-                    if piece is None or len(piece) != sizes[each]:
-                        piece = FILL * sizes[each]
-                    elif each == index - 1:
-                        self._recent = (changes, place, piece)
-                    pieces.append(self._part(each, piece, offset, stop))
-                    offset = min(stops[each], stop)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self._open_run(files, fd, range(first, index), out, begun, stop)
+                offset = stops[index - 1]
 
-    def _part(self, index: int, plain: bytes, offset: int, stop: int) -> bytes:
-        base = self._bases[index]
-        start, end = max(offset, self._starts[index]) - base, min(stop, self._stops[index]) - base
-        return plain if end - start == len(plain) else plain[start:end]
+    def _open_run(self, files: Files, fd: int, chunks: Sequence[int], out: memoryview, begun: int, stop: int) -> None:
+        """Write the content of chunks that follow each other to `out`, whose first byte is the one at `begun`."""
+        bases, places, sizes, changes = self._bases, self._places, self._sizes, self._changes
+        at = places[chunks[0]]
+        read = memoryview(files.read_at(fd, places[chunks[-1]] + sizes[chunks[-1]] + OVERHEAD - at, at))
+        for each in chunks:
+            place, size, base = places[each], sizes[each], bases[each]
+            chunk = read[place - at : place - at + size + OVERHEAD]
+            is_whole = begun <= base == self._starts[each] and base + size == self._stops[each] <= stop
+            if is_whole and self._open_into(chunk, place, out[base - begun : base - begun + size]):
+                continue
+            piece = self._open(chunk, place)
+            if piece is None or len(piece) != size:  # a device may do better the next time
+                piece = self._open(files.read_at(fd, size + OVERHEAD, place), place)
+            if piece is None or len(piece) != size:
+                piece = FILL * size
+            elif each == chunks[-1]:
+                self._recent = (changes, place, piece)
+            self._put_part(each, piece, out, begun, stop)
+
+    def _put_part(self, index: int, plain: bytes, out: memoryview, begun: int, stop: int) -> None:
+        """Write what is wanted of a chunk to `out`."""
+        base, start, end = self._bases[index], max(begun, self._starts[index]), min(stop, self._stops[index])
+        out[start - begun : end - begun] = memoryview(plain)[start - base : end - base]
+
+    def _open_into(self, chunk: memoryview, place: int, out: memoryview) -> bool:
+        """Write the content of a chunk to `out`; return False if it is not what was written there, or `cryptography`
+        is too old for that (46)."""
+        from cryptography.exceptions import InvalidTag
+
+        into = getattr(self._aead, "decrypt_into", None)
+        if into is None or len(chunk) != len(out) + OVERHEAD:
+            return False
+        head = bytes(chunk[:_HEAD])
+        try:
+            into(head[20:32], chunk[_HEAD:], head + place.to_bytes(8, "little"), out)
+        except InvalidTag:
+            return False
+        return True
 
     def _open(self, chunk: Buffer, place: int) -> bytes | None:
         """Return the content of a chunk; None if it is not what was written there."""
