@@ -37,7 +37,10 @@ accounts {
   A { jetstream: enabled, users: [
     { user: ann, password: pw }
     { user: orders, password: pw, permissions { publish: [
-      "$KV.lakestream_sharing.ORDERS.*", "$JS.API.STREAM.INFO.ORDERS", "$JS.API.STREAM.INFO.EVENTS" ] } }
+      "$SYS.REQ.USER.INFO", "$KV.lakestream_sharing.ORDERS.*"
+      "$JS.API.STREAM.INFO.ORDERS", "$JS.API.STREAM.INFO.EVENTS"
+    ] } }
+    { user: untold, password: pw, permissions { publish: "$KV.lakestream_sharing.ORDERS.*" } }
     { user: share, password: pw, permissions { publish: [
       "$SYS.REQ.USER.INFO", "$JS.API.DIRECT.GET.KV_lakestream_sharing", "$JS.API.STREAM.INFO.KV_lakestream_sharing"
     ] } } ] }
@@ -202,6 +205,10 @@ async def test_permissions_decide_who_issues_tokens_for_a_stream(
             await issuer.issue("p", "lakestream", [stream], 1, history=False, endpoint=serving.url)
     await connection.close()
     assert await asyncio.to_thread(serving.tables, profile.bearer_token) == ["ORDERS"]
+    connection = await nats.connect(server.url, user="untold", password="pw")
+    with pytest.raises(IssueFailed, match=r"publish to \$SYS\.REQ\.USER\.INFO"):  # it might be a restricted one
+        await Issuer(connection).issue("p", "lakestream", ["ORDERS"], 1, history=False, endpoint=serving.url)
+    await connection.close()
 
 
 @pytest.mark.heavy

@@ -139,14 +139,18 @@ class Issuer:
 
     # ------------------------------------------------------------------ parts
     async def _sees_everything(self) -> bool:
-        """Return True if the server does not say that some messages are hidden from the user."""
+        """Return True if the server says that no message is hidden from the user. Raise IssueFailed if it says
+        nothing."""
         from nats.errors import Error
 
         try:
             answer = await self._connection.request("$SYS.REQ.USER.INFO", b"", timeout=TIMEOUT_S)
             return sees_everything((json.loads(answer.data)["data"].get("permissions") or {}).get("subscribe"))
-        except (Error, OSError, TimeoutError, KeyError, ValueError):
-            return True  # the user may not ask
+        except (Error, OSError, TimeoutError, KeyError, ValueError) as error:
+            raise IssueFailed(
+                "the server does not tell which subjects this user may subscribe to: may it publish to "
+                "$SYS.REQ.USER.INFO?"
+            ) from error
 
     async def _check_stream(self, stream: str) -> None:
         if stream == EVERY:
