@@ -190,13 +190,13 @@ class Server:
 
     @property
     def _sealed(self) -> bool:
-        """Return True if the suite runs on encrypted stores, and this server has one."""
-        return bool(KEY) and self.jetstream and self.kind is Kind.OURS
+        """Return True if the suite runs on encrypted stores, and the configuration of this one is written here."""
+        return bool(KEY) and self.jetstream and self.kind is Kind.OURS and "-c" not in self.args
 
     def write_config(self, config: str) -> Path:
         """Write the configuration file, for the next start or reload; return its path."""
         path = self.store.parent / f"{self.store.name}.conf"
-        path.write_text(self._placed(encrypting(config, key_of(self.store)) if self._sealed else config))
+        path.write_text(self._placed(configured(config, self.store) if self._sealed else config))
         return path
 
     def _placed(self, text: str) -> str:
@@ -216,7 +216,7 @@ class Server:
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = self.mqtt_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
-        if self._sealed:
+        if KEY:
             environment.pop(keys.VARIABLE, None)
         start = program(self.kind)
         # Variables may be for the interpreter or the loader; a subclass may put another program before it.
@@ -359,6 +359,11 @@ def _keys() -> list[str]:
 
 if KEY:
     keys.share(_keys())
+
+
+def configured(config: str, store: Path) -> str:
+    """Return the configuration of a server with this store, in which the store is encrypted if the suite wants that."""
+    return encrypting(config, key_of(store)) if KEY else config
 
 
 def encrypting(config: str, key: str) -> str:

@@ -21,6 +21,7 @@ from tests.lake.tables import rows
 from tests.power.facts import NEVER, Message, Stream
 from tests.power.lake_job import LakeJob
 from tests.power.workload import CONFIG, DURABLE
+from tests.servers import configured
 from tests.wire import Closed, Frame, Wire, WireTimeout, header_block, pub
 
 START_S = 60.0
@@ -80,7 +81,7 @@ class Forked:
 def serving(image: Path) -> Iterator[Wire]:
     """Run a server on a store; kill it at the end."""
     config = image.with_suffix(".conf")
-    config.write_text(CONFIG)
+    config.write_text(configured(CONFIG, image))
     arguments = ["-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(image), "-c", str(config)]
     server = Forked(arguments, image.with_suffix(".log"))
     try:

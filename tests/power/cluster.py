@@ -29,7 +29,7 @@ from tests.power.journal import Journal, Operation, build
 from tests.power.journal import Kind as Op
 from tests.power.lake_job import LakeJob
 from tests.power.workload import DURABLE, HOUR_NS, SUBJECTS, Client, Member, Recording
-from tests.servers import Kind
+from tests.servers import Kind, configured
 from tests.wire import Closed, Wire, WireTimeout, pub
 
 WINDOW = 12
@@ -224,7 +224,7 @@ class ClusterLife:
     def _record(self, node: Node) -> None:
         """Let a node run under the recorder, with its configuration outside of the root."""
         path = self.directory / f"{node.name}.conf"
-        path.write_text(node.config or "")
+        path.write_text(configured(node.config or "", node.store))
         self.members[node.number].port = node.route_port
         node.config = None
         node.args += ["-c", str(path)]

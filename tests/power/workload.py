@@ -18,7 +18,7 @@ import msgspec
 from tests.power.facts import NEVER, Message, Stream
 from tests.power.journal import Journal, build
 from tests.power.lake_job import LakeJob
-from tests.servers import Kind, Server
+from tests.servers import Kind, Server, configured
 from tests.wire import Wire, pub
 
 WINDOW = 16
@@ -223,7 +223,7 @@ class Life:
         self.lake = self.journal.root / "lake"
         self.server = Server(Kind.OURS, self.journal.root, environment=self.environment)
         self.server.args = ["-c", str(directory / "server.conf")]
-        (directory / "server.conf").write_text(CONFIG)
+        (directory / "server.conf").write_text(configured(CONFIG, self.journal.root))
         self.seed = seed
 
     def live(self, job: LakeJob) -> Recording:
