@@ -13,7 +13,8 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake import view as views
-from lakestream_spark.datasource import PUSHDOWN, register
+from lakestream_spark.datasource import register
+from lakestream_spark.session import PUSHDOWN
 from lakestream_spark.write.compactor import Compactor
 from tests.servers import Kind, Server
 

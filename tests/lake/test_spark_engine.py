@@ -16,8 +16,7 @@ import pytest
 from lakestream.cli.results import WRITERS
 from lakestream.spark import LakeNotFound
 from lakestream_spark.sql_engine import SparkEngine
-from lakestream_sql.catalog import UnknownStream
-from lakestream_sql.explained import BadSql, SqlError
+from lakestream_sql.explained import BadSql, SqlError, UnknownStream
 from lakestream_sql.session import Session
 from tests.lake.tables import version
 

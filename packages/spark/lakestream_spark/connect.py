@@ -24,9 +24,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
-from lakestream_spark.datasource import PUSHDOWN
 from lakestream_spark.lake_session import LAKE_SETTING, LAKE_VARIABLE
-from lakestream_spark.session import JAVA_OPTIONS, under_spark_submit
+from lakestream_spark.session import JAVA_OPTIONS, PUSHDOWN, under_spark_submit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

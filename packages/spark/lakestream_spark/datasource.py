@@ -41,13 +41,13 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
 from lakestream.lake.view import StagedPart, StreamView, is_archive, open_view
+from lakestream_spark.session import PUSHDOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 NAME = "lakestream"
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASK_RANGES = 4
 """Number of table ranges (view.RANGE_ROWS rows each) that one task reads."""
 TASK_BYTES = 16 * 1024 * 1024

@@ -31,6 +31,8 @@ DEFAULT_HEAP_MIB = 512
 
 LAKE_SETTING = "spark.lakestream.lake"
 """The lake's root, for the classes of jvm/."""
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Spark's setting for filters that reach data sources in Python."""
 REST_SECONDS = 20.0
 """Time without work after which the JVM returns the heap that it does not use."""
 

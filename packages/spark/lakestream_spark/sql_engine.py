@@ -28,11 +28,8 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import has_log
 from lakestream_spark import connect, jars
 from lakestream_spark.lake_session import LAKE_SETTING, session
-from lakestream_sql import Timestamps
-from lakestream_sql.catalog import UnknownStream
-from lakestream_sql.confined import ForbiddenQuery
-from lakestream_sql.explained import BadSql, SqlError
-from lakestream_sql.statements import NO_BINDINGS, Bindings
+from lakestream_sql import NO_BINDINGS, Bindings, Timestamps
+from lakestream_sql.explained import BadSql, ForbiddenQuery, SqlError, UnknownStream
 from lakestream_sql.tokens import split
 
 __all__ = ["ConfinedSpark", "SparkEngine", "SparkResult"]

@@ -32,7 +32,10 @@ In reading order:
 - `over_nats/`: SQL over NATS, in the server: the service `$LAKE.API.SQL`.
 """
 
+from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 TAIL_BYTES = 1 << 30
 """Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running
@@ -40,3 +43,22 @@ compactor they are seconds of messages; the limit is reached where none runs."""
 
 Timestamps = Literal["commit", "message"]
 """Meaning of TIMESTAMP AS OF on a stream's table: time of commits, as in Delta, or of messages, as in as_of."""
+
+Value = bool | int | float | str | None
+"""A value of a parameter."""
+
+
+class Bindings(msgspec.Struct, frozen=True):
+    """Values that a query gets beside its text.
+
+    `parameters`: of `:name` and `$name` by name; the first `?` of a text has the name 1. `unbound`: those without a
+    value are NULL. `as_of`: a time, as the second argument of as_of; every stream without a time of its own is read as
+    of it. None: as it is now.
+    """
+
+    parameters: Mapping[str, Value] = {}
+    as_of: int | str | None = None
+    unbound: bool = False
+
+
+NO_BINDINGS = Bindings()

@@ -43,7 +43,7 @@ from lakestream.log.format.departures import Point
 from lakestream.protocol.client import Sight
 from lakestream_sql import Timestamps, buckets, last, typed
 from lakestream_sql.buckets import View
-from lakestream_sql.explained import BadSql, SqlError, excerpt
+from lakestream_sql.explained import BadSql, SqlError, UnknownStream, excerpt
 from lakestream_sql.masking import Masking
 from lakestream_sql.mentions import Mention, Travel, delta_scan
 from lakestream_sql.tokens import names_of_with
@@ -64,10 +64,6 @@ Functions = Mapping[str, tuple[Callable[[Any], Any], str, str]]
 """Functions of Arrow arrays by name, with the types that each takes and returns."""
 NEVER = 1 << 63
 """After the last time that a message can have."""
-
-
-class UnknownStream(SqlError):
-    """Raised when a query names a stream without a table; the text lists the tables."""
 
 
 class TableStatus(msgspec.Struct, frozen=True):

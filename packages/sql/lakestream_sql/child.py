@@ -39,8 +39,8 @@ from lakestream_sql.messages import (
 )
 
 if TYPE_CHECKING:
+    from lakestream_sql import Bindings
     from lakestream_sql.session import Session
-    from lakestream_sql.statements import Bindings
 
 BESIDE_BYTES = 3 << 30
 """Memory of the process beside DuckDB's (3 GiB); a query that needs more fails."""
@@ -71,7 +71,8 @@ def main() -> None:
         from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
-        from lakestream_sql.confined import NO_BARRIER, ForbiddenQuery, QueryBounds
+        from lakestream_sql.confined import NO_BARRIER, QueryBounds
+        from lakestream_sql.explained import ForbiddenQuery
         from lakestream_sql.session import EngineFailed, Session  # loads DuckDB
 
         bounds = QueryBounds(opened.memory, opened.threads)
@@ -132,8 +133,9 @@ def _public(error: BaseException, lake: str) -> str:
 
 def _serve(session: Session, plain: Session, ask: Ask, next_message: Callable[[], bytes], out: BinaryIO) -> None:
     """Answer one query by a session; `plain` is that of DuckDB. Raises LakeError and others for one that fails."""
-    from lakestream_sql.confined import NO_BARRIER, ForbiddenQuery
-    from lakestream_sql.statements import Bindings
+    from lakestream_sql import Bindings
+    from lakestream_sql.confined import NO_BARRIER
+    from lakestream_sql.explained import ForbiddenQuery
 
     bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
     session.viewer = ask.viewer
@@ -204,8 +206,7 @@ def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wante
 
 def _code(error: LakeError) -> int:
     from lakestream_sql.batches import RowTooLarge
-    from lakestream_sql.catalog import UnknownStream
-    from lakestream_sql.confined import ForbiddenQuery
+    from lakestream_sql.explained import ForbiddenQuery, UnknownStream
 
     if (own := getattr(error, "code", None)) is not None:
         return int(own)

@@ -15,7 +15,7 @@ import duckdb
 import msgspec
 
 from lakestream.lake.table.schema import literal
-from lakestream_sql.explained import SqlError
+from lakestream_sql.explained import ForbiddenQuery, SqlError
 from lakestream_sql.masking import OWN_FUNCTIONS
 from lakestream_sql.parser import SqlParser, Unparsed, nodes
 from lakestream_sql.visible import TELLING
@@ -37,10 +37,6 @@ FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "un
 SHOWING = frozenset({"current_query", "current_setting"})
 """Functions that show paths of this machine: in the rewritten query, and in DuckDB's settings, which cannot be changed
 to others."""
-
-
-class ForbiddenQuery(SqlError):
-    """Raised for a query that does more than read the streams of its account."""
 
 
 def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: QueryBounds = BOUNDS) -> None:

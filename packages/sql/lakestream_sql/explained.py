@@ -53,6 +53,14 @@ class SqlError(LakeError):
     """Raised when a query could not be answered. The text says what to do."""
 
 
+class UnknownStream(SqlError):
+    """Raised when a query names a stream without a table; the text lists the tables."""
+
+
+class ForbiddenQuery(SqlError):
+    """Raised for a query that does more than read the streams of its account."""
+
+
 class BadSql(SqlError):
     """Raised for a text that is not supported SQL; shows the place.
 

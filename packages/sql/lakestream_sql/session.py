@@ -23,15 +23,15 @@ import msgspec
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
 from lakestream.lake.table.masks import of_table
-from lakestream_sql import TAIL_BYTES, Timestamps, buckets, explained, statements
-from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus, UnknownStream
+from lakestream_sql import NO_BINDINGS, TAIL_BYTES, Bindings, Timestamps, buckets, explained, statements
+from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus
 from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.connection import add_functions, connect, extension_path, reads_tables
-from lakestream_sql.explained import BadSql, SqlError
+from lakestream_sql.explained import BadSql, SqlError, UnknownStream
 from lakestream_sql.file_views import FileViews
 from lakestream_sql.mentions import Mention
 from lakestream_sql.parser import SqlParser, characters
-from lakestream_sql.statements import NO_BINDINGS, Bindings, Statement, parse, rewrite
+from lakestream_sql.statements import Statement, parse, rewrite
 from lakestream_sql.tokens import tokens
 from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 from lakestream_sql.visible import EVERYTHING

@@ -18,13 +18,13 @@ tables, and which are those of a WITH. Each table becomes a `query('…')` in it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from lakestream.lake.table.schema import doubled, literal
-from lakestream_sql import buckets
+from lakestream_sql import NO_BINDINGS, Bindings, Value, buckets
 from lakestream_sql.explained import BadSql, DuckdbError, advised, is_sparks
 from lakestream_sql.mentions import Locate, Mention, Travel, mentioned
 from lakestream_sql.narrowing import LAST, constant_text, is_bare, is_filter, is_last, narrowed
@@ -32,24 +32,6 @@ from lakestream_sql.parser import SqlParser, Unparsed, characters, nodes
 from lakestream_sql.tokens import Edit, Edited, SqlToken, closing, significant, split, tokens
 
 AS_OF = "as_of"
-Value = bool | int | float | str | None
-"""A value of a parameter."""
-
-
-class Bindings(msgspec.Struct, frozen=True):
-    """Values that a query gets beside its text.
-
-    `parameters`: of `:name` and `$name` by name; the first `?` of a text has the name 1. `unbound`: those without a
-    value are NULL. `as_of`: a time, as the second argument of as_of; every stream without a time of its own is read as
-    of it. None: as it is now.
-    """
-
-    parameters: Mapping[str, Value] = {}
-    as_of: int | str | None = None
-    unbound: bool = False
-
-
-NO_BINDINGS = Bindings()
 
 
 class TableReference(msgspec.Struct, frozen=True):

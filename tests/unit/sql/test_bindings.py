@@ -7,11 +7,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from lakestream_sql import statements
+from lakestream_sql import Bindings, statements
 from lakestream_sql.explained import BadSql
 from lakestream_sql.mentions import Travel
 from lakestream_sql.parser import SqlParser
-from lakestream_sql.statements import Bindings, Statement, parse
+from lakestream_sql.statements import Statement, parse
 
 pytestmark = pytest.mark.unit
 

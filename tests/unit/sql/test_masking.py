@@ -17,8 +17,8 @@ from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import masks, policy
 from lakestream.lake.table.masks import Mask, Masks
-from lakestream_sql.confined import ForbiddenQuery
 from lakestream_sql.connection import add_functions
+from lakestream_sql.explained import ForbiddenQuery
 from lakestream_sql.masking import OWN_FUNCTIONS, Masking, NoMaskKey
 from lakestream_sql.session import Session
 from lakestream_sql.visible import Viewer

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.storage.lake import open_storage
-from lakestream_sql.confined import ForbiddenQuery
 from lakestream_sql.connection import connect
+from lakestream_sql.explained import ForbiddenQuery
 from lakestream_sql.file_views import FileViews
 from lakestream_sql.session import Session, SqlError
 from tests.store_server import StoreServer

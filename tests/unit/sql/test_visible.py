@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import LakeError
 from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import matches
-from lakestream_sql.confined import ForbiddenQuery
+from lakestream_sql.explained import ForbiddenQuery
 from lakestream_sql.session import Session
 from lakestream_sql.visible import Viewer, visible, within
 from tests.sql_escapes import ROWS, TELLING
