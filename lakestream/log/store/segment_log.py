@@ -417,6 +417,12 @@ class SegmentLog:
                 _logger.exception("%s was sealed, but could not be handed on", sealed.path)
         return sealed
 
+    def settle_newest(self) -> None:
+        """Gather the pieces of the newest sealed segment, if the process that sealed it did not come to it: the event
+        loop opens it for the first read, and takes long for thousands of them. At opening, in its thread."""
+        if len(self.segments) > 1:
+            self._settle_file(self.segments[-2])
+
     def _settle_file(self, segment: Segment) -> None:
         """Compress a sealed segment, or gather its pieces. A failure leaves the file; the stream may also be being
         destroyed."""

@@ -130,6 +130,7 @@ def open_store(
     except (CorruptLog, OSError):
         log.close()
         raise
+    log.settle_newest()
     return _store(directory, log, outlines, io, uid, cache or ReadCache(files), found)
 
 

@@ -20,8 +20,11 @@ from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import COPY, Keyring, WrongKey
 from lakestream.log.sealing.stores import SealedStore, rotate, sealed_store
 from lakestream.log.store.creations import KEY, CreationJournal
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import SegmentStore
 from lakestream_verify.log.overlay import Overlay
 from tests.unit.logkit import QuickFiles
+from tests.unit.stream_world import World
 
 KEYS = Keyring(["secret"])
 
@@ -424,6 +427,26 @@ def test_a_new_log_is_made_anew_without_its_key_and_kept_with_a_damaged_one(tmp_
     else:
         assert "was made anew" in notes[0]
         assert b"creation" in again.read(str(segment))
+
+
+def test_pieces_that_a_killed_process_left_in_a_sealed_segment_are_gathered_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop was held up for 104 ms by the first read of a segment of 3,356 chunks."""
+    directory = str(tmp_path / "store" / "$G" / "streams" / "S")
+    world = World(directory, store(tmp_path), options=LogOptions(seal_bytes=20_000))
+    monkeypatch.setattr(SealedFiles, "gather", lambda files, path: False)  # killed before
+    while not isinstance(world.stream.store, SegmentStore) or len(world.stream.store.log.segments) < 2:
+        world.acked("s.a", bytes(100))
+    monkeypatch.undo()
+    content = world.content()
+    world.stream.store.abandon()
+    path = world.stream.store.log.segments[0].path
+    before = os.path.getsize(path)
+    again = World(directory, reopened(store(tmp_path)))
+    assert os.path.getsize(path) < before - 64 * OVERHEAD
+    assert again.content() == content
+    again.stream.store.abandon()
 
 
 class Flipping(QuickFiles):
