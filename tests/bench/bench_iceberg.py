@@ -5,9 +5,10 @@
 
 A compactor as jobs/compact.py runs it compacts two sets of streams, one with Iceberg tables and one without, in turns:
 a segment of `--messages` 128-byte messages a stream and round. Prints, for each number of tables, the processor time of
-a round of either set, their ratio (median of the rounds), the metadata files of an Iceberg commit, and its lag behind
-the Delta commit by the times of their files. `--commits` grows one table by a file with each commit, and prints what a
-commit takes as it grows. Needs Java 17 or newer.
+a round of either set, their ratio (median of the rounds), the metadata files of an Iceberg commit and their share of
+the table's bytes, and its lag behind the Delta commit by the times of their files. `--commits` grows a table by a file
+with each commit, and prints what a commit takes as it grows, and Iceberg's share of the table's files and bytes. Needs
+Java 17 or newer.
 
 Figures: docs/internals/iceberg.md
 """
@@ -116,6 +117,16 @@ def behind(table: str) -> bool:
     return int(newest["properties"].get(VERSION, -1)) < max(commits(table))
 
 
+def share(table: str) -> tuple[float, float]:
+    """Return the share of Iceberg's metadata in a table's directory, %: of the files, and of the bytes."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for path in Path(table).rglob("*"):
+        if path.is_file():
+            sizes[path.parent.name == "metadata"].append(path.stat().st_size)
+    own, every = sizes[True], sizes[True] + sizes[False]
+    return 100 * len(own) / len(every), 100 * sum(own) / sum(every)
+
+
 def lags(tables: Sequence[str]) -> list[float]:
     """Return the seconds between each Delta commit and its Iceberg commit, of those whose files are there."""
     found = []
@@ -150,6 +161,7 @@ def measure(tables: int, rounds: int, messages: int) -> dict[str, Any]:
                     spent[streams.form].append(bench.round(streams, messages))
             behind = lags(iceberg.tables)
             made = [len(list(Path(table, "metadata").iterdir())) for table in iceberg.tables]
+            shares = [share(table) for table in iceberg.tables]
         finally:
             bench.keeper.stop()
             bench.compactor.stop()
@@ -165,6 +177,8 @@ def measure(tables: int, rounds: int, messages: int) -> dict[str, Any]:
         "wall without": wall["off"],
         "wall with": wall["v3"],
         "files": statistics.mean(made) / (rounds + WARM_ROUNDS),
+        "% of files": statistics.mean(each[0] for each in shares),
+        "% of bytes": statistics.mean(each[1] for each in shares),
         "lag p50": behind[len(behind) // 2],
         "lag p99": behind[min(int(len(behind) * 0.99), len(behind) - 1)],
     }
@@ -207,10 +221,11 @@ def grow(commits_wanted: int) -> None:
                 there = Path(table, "metadata")
                 newest = there / f"v{(there / HINT).read_text()}.metadata.json"
                 manifests = sum(1 for _ in there.glob("*-m*.avro"))
+                of_files, of_bytes = share(table)
                 print(
                     f"{number:>8,} files: {1000 * statistics.median(last):6.1f} ms a commit (mean "
                     f"{1000 * statistics.mean(last):6.1f}), metadata.json {newest.stat().st_size >> 10} KiB, "
-                    f"{manifests} manifests on disk",
+                    f"{manifests} manifests on disk, {of_files:.1f} % of the files, {of_bytes:.1f} % of the bytes",
                     flush=True,
                 )
         spark.stop()
