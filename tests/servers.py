@@ -30,8 +30,8 @@ from tests.nursery import Forked, run
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 KEY = os.environ.get("LAKESTREAM_TEST_KEY", "")
-"""Begins the keys of lakestream's stores; "": as each test says. Any suite runs on encrypted stores with it: programs
-that read stores and lakes get all keys (`keys.VARIABLE`), a server that of its own store."""
+"""Begins the keys of lakestream's stores; "": as each test says. Any suite runs on encrypted stores with it: a server has
+the key of its store, and like all programs those of the lake's segments (`keys.VARIABLE`)."""
 KEYS = 4
 """Keys of a suite on encrypted stores: neighbours of a cluster have different ones."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")
@@ -216,8 +216,6 @@ class Server:
         self._said_ready = False
         self.port = self.http_port = self.websocket_port = self.leaf_port = self.mqtt_port = 0
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment}
-        if KEY:
-            environment.pop(keys.VARIABLE, None)
         start = program(self.kind)
         # Variables may be for the interpreter or the loader; a subclass may put another program before it.
         if self.forked and not self.environment and command[: len(start)] == start:

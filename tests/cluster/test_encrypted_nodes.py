@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nodes import Cluster, Node
+from lakestream.log.sealing.keys import SUFFIX, VARIABLE, Keyring, WrongKey
+from tests.cluster.nodes import Cluster, Node, until
 from tests.servers import Kind, StartFailed
 from tests.wire import Wire
 
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.cluster
 SECRETS = (b"SECRETTEXT", b"SECRETSUBJECT", b"SECRETCONSUMER")
 KEYS = {"n1": "key: one", "n2": "key: two, cipher: aes", "n3": "sync_interval: 2m"}
 """Settings of each node's `jetstream`: the third one is not encrypted."""
+LAKE = 'seal_bytes: 4KB, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0'
 
 
 @pytest.fixture
@@ -99,3 +102,36 @@ def test_a_node_with_a_wrong_key_leaves_the_others_alone(cluster: Cluster) -> No
     node.start()
     cluster.wait_current("S")
     assert messages(cluster, node) == [b"SECRETTEXT"] * 40
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["with_all_keys", "with_its_own_key"])
+def test_nodes_that_share_a_lake_need_the_keys_of_all(tmp_path: Path, every: bool) -> None:
+    """A leader reads what earlier ones have staged; without their keys it says which setting is missing."""
+    cluster = Cluster(Kind.OURS, tmp_path, config=f'lake {{ url: "{tmp_path}/lake", encryption: storage, {LAKE} }}')
+    for node in cluster.nodes:
+        node.config = f"{node.config}jetstream {{ key: {node.name} }}\n"
+        node.environment[VARIABLE] = "\n".join(each.name for each in cluster.nodes) if every else node.name
+    (tmp_path / "lake").mkdir()
+    missing = f"add the keys of all nodes to {VARIABLE}"
+    try:
+        cluster.start()
+        cluster.stream("S", ["SECRETSUBJECT.>"])
+        for node in cluster.nodes:
+            cluster.lead("S", node)
+            publish(cluster, 30)
+            until(lambda node=node: staged(tmp_path) >= {node.name} or missing in node.log(), "its segments are staged")
+        assert any(missing in node.log() for node in cluster.nodes) is not every
+        assert len(staged(tmp_path)) == 3 or not every
+    finally:
+        cluster.kill()
+
+
+def staged(directory: Path) -> set[str]:
+    """Return the keys that the segments of the lake are encrypted with."""
+    found = set()
+    for path in (directory / "lake" / "segments").rglob(f"*{SUFFIX}"):
+        for name in KEYS:
+            with contextlib.suppress(WrongKey):
+                Keyring([name]).unwrap(str(path), path.read_bytes())
+                found.add(name)
+    return found

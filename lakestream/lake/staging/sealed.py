@@ -14,7 +14,7 @@ from lakestream.lake.errors import SegmentSealed
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.log.format.errors import LogError
+from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.sealing.content import HEADER_SIZE, MAGIC, Unsealed, key_of
 from lakestream.log.sealing.files import SealedFiles, key_file
@@ -48,7 +48,8 @@ def reader(local: str, path: str = "") -> Files:
             sealed.learn(place, open_storage(path).read(place))
         sealed.key_named(key_id, local)
     except (LogError, FileNotFoundError) as error:
-        raise SegmentSealed(path or local, str(error)) from None
+        reason = error.what if isinstance(error, CorruptLog) else str(error)
+        raise SegmentSealed(path or local, f"{reason}; add the keys of all nodes to {VARIABLE}") from None
     return sealed
 
 
