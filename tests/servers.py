@@ -30,8 +30,8 @@ from tests.nursery import Forked, run
 WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
 """Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 KEY = os.environ.get("LAKESTREAM_TEST_KEY", "")
-"""Begins the keys of lakestream's stores; "": as each test says. Any suite runs on encrypted stores with it: a server has
-the key of its store, and like all programs those of the lake's segments (`keys.VARIABLE`)."""
+"""Begins the keys of lakestream's stores; "": as each test says. Any suite runs on encrypted stores with it: a server
+has the key of its store, and like all programs those of the lake's segments (`keys.VARIABLE`)."""
 KEYS = 4
 """Keys of a suite on encrypted stores: neighbours of a cluster have different ones."""
 NATS_SERVER = os.environ.get("LAKESTREAM_TEST_NATS_SERVER", "")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.test_sql_over_nats import Session
 from tests.conftest import StartServer
 from tests.servers import Server, StartFailed
 from tests.stored.record import SEALED
@@ -75,6 +76,16 @@ def test_nothing_of_a_stream_is_on_disk_in_plain_text(start_server: StartServer,
     assert not any(word in path.read_bytes() for path in staged for word in WORDS)
     server.start()
     check(server, MESSAGES)
+
+
+def test_sql_over_nats_reads_what_is_encrypted(start_server: StartServer) -> None:
+    """Segments that are staged already: the process of a query has the keys, and no query reads its variables."""
+    server = start_server(config=config("one") + "sql: true\n")
+    fill(server, 1, 20)
+    asked = Session(server)
+    assert asked.ask("SELECT count(*) AS n, max(text(data)) AS d FROM S").rows == [{"n": 20, "d": "SECRETTEXT 9"}]
+    for query in ("SELECT getenv('LAKESTREAM_KEYS')", "FROM read_text('/proc/self/environ')"):
+        assert asked.ask(query).code in (400, 403)
 
 
 def test_keys_change_as_in_nats_server(start_server: StartServer) -> None:

@@ -16,6 +16,7 @@ import sys
 import msgspec
 
 from lakestream.extras import DISTRIBUTION
+from lakestream.log.sealing.keys import VARIABLE
 from lakestream.ports import Timer
 
 INSTALL = f"pip install '{DISTRIBUTION}[sql]'"
@@ -143,7 +144,7 @@ async def started(program: str, opening: object) -> Process:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=environment(),
+            env=environment(VARIABLE),  # it reads tables and staged segments, which may be encrypted
             start_new_session=True,
             close_fds=True,
         )
@@ -163,6 +164,7 @@ async def started(program: str, opening: object) -> Process:
     return process
 
 
-def environment() -> dict[str, str]:
-    """Return the variables of a process."""
-    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_KINDS)}
+def environment(*more: str) -> dict[str, str]:
+    """Return the variables of a process, and of others those named `more`."""
+    passed = {*_PASSED, *more}
+    return {name: value for name, value in os.environ.items() if name in passed or name.startswith(_PASSED_KINDS)}
