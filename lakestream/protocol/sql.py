@@ -73,9 +73,10 @@ _REQUESTER = msgspec.json.Decoder(SqlUser)
 
 
 def stamped(header: bytes, client: ClientInfo) -> bytes:
-    """Return the headers of a client's request with the client, for another node; what the client wrote there goes."""
-    who = msgspec.json.encode(SqlUser(client.user, client.sees, client.roles, client.service))
-    return headers.append(headers.remove(header, [REQUESTER]), [(REQUESTER, who)])
+    """Return the headers of a request with its user, if there is one, for another node; what a client wrote goes."""
+    who = requester(header, client)
+    rest = headers.remove(header, [REQUESTER])
+    return rest if who is None else headers.append(rest, [(REQUESTER, msgspec.json.encode(who))])
 
 
 def requester(header: bytes, client: ClientInfo) -> SqlUser | None:

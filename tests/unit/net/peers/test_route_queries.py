@@ -66,5 +66,16 @@ def test_nobody_asks_without_a_name(client: ClientInfo) -> None:
         assert sql.requester(FORGED, client) is None
 
 
+def test_nobody_asks_another_node_either(cluster: Cluster) -> None:
+    """A hub's user asks no node of a cluster that is its leaf node, whichever node has the connection."""
+    service = cluster.client(B)
+    service.subscribe(b"$LAKE.API.SQL", b"sql")
+    cluster.settle()
+    of_the_hub = ClientInfo(id=0, host="", account=DEFAULT, kind="Leafnode")
+    cluster[A].accounts.of(DEFAULT).hub.route(None, of_the_hub, Single(b"$LAKE.API.SQL", b"_INBOX.1", FORGED, b"x"))
+    cluster.settle()
+    assert asked(service) == [(None, b"1")]
+
+
 def test_a_client_of_this_node_is_who_it_is(cluster: Cluster) -> None:
     assert sql.requester(FORGED, ASKS) == sql.SqlUser("eu", SEES, ("eu", "tag:t"))
