@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from lakestream.lake.storage import paths
 from lakestream.lake.table import encryption
 from lakestream.lake.table.encryption import TableSealed
 from lakestream.log.sealing.keys import VARIABLE
+from lakestream_client import connect
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_sql.session import Session
@@ -39,7 +41,7 @@ def server(tmp_path: Path, spark: Any) -> Iterator[Server]:
     key = os.environ[VARIABLE].splitlines()[0]
     config = (
         f'jetstream {{ key: "{key}" }}\nlake {{ encryption: parquet, seal_bytes: 65536, '
-        'seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }\n'
+        'seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }\nsql: true\n'
     )
     server = Server(Kind.OURS, tmp_path / "store", config=config)
     server.start()
@@ -147,6 +149,60 @@ async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, serv
     (done,) = await asyncio.to_thread(Maintainer(spark, compaction.lake, Policy(min_files=2)).once)
     assert (done.failure, done.removed > done.added > 0) == (None, True)
     await asyncio.to_thread(check, {*dead, MESSAGES + 1})
+    compaction.stop()
+
+
+async def test_typed_tables_and_misfits_by_each_way_in(spark: Any, server: Server) -> None:
+    """SQL here and over NATS and the Python client have the rows, typed and not; the files show no value."""
+    properties = {"name": {"type": "string"}, "n": {"type": "integer"}}
+    text = json.dumps({"type": "object", "properties": properties, "required": ["n"]})
+
+    def load() -> None:
+        with Wire(server.address, timeout=60) as wire:
+            body = json.dumps({"format": "json", "text": text}).encode()
+            assert "error" not in wire.request("$LAKE.API.SCHEMA.ADD.people", body).json()
+            config = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "metadata": {"lakestream.schema": "people"}}
+            assert "error" not in wire.api("STREAM.CREATE.S", config)
+            for n in range(1, 101):
+                value = {"name": f"SECRETTEXT {n}", "n": n} if n % 10 else {"name": "SECRETABOUT", "n": "SECRETHEADER"}
+                wire.request(f"SECRETSUBJECT.{n % 7}", json.dumps(value).encode())
+
+    await asyncio.to_thread(load)
+    compaction = Steady(spark, server)
+    misfits = paths.table(compaction.lake, "S_misfits")
+
+    async def there() -> bool:
+        await compaction.run()
+        tables = (paths.table(compaction.lake, "S"), misfits)
+        if not all(map(deltalake.DeltaTable.is_deltatable, tables)):
+            return False
+        return [len(readers.arrow(table, ["seq"])) for table in tables] == [100, 10]
+
+    await eventually(there, PATIENCE_S)
+    assert not shown(server)
+    misfit = [(n, "n") for n in range(10, 101, 10)]
+    fitting = [(n, f"SECRETTEXT {n}", n) for n in range(1, 101) if n % 10]
+    typed, odd = (
+        "SELECT seq, name, n FROM S WHERE n IS NOT NULL ORDER BY seq",
+        "SELECT seq, field FROM S_misfits ORDER BY seq",
+    )
+
+    def here() -> None:
+        with Session(compaction.lake) as session:
+            assert session.query(typed).fetchall() == fitting
+            assert session.query(odd).fetchall() == misfit
+
+    await asyncio.to_thread(here)
+    async with await connect(server.url) as client:
+        for query, wanted in ((typed, fitting), (odd, misfit)):
+            found = await (await client.sql(query)).to_arrow()
+            assert list(zip(*found.to_pydict().values(), strict=True)) == wanted
+        table = await client.to_arrow("S", source="lake")
+        assert table.column("seq").to_pylist() == list(range(1, 101))
+        reader = await client.scan("S", ["seq", "data"], source="lake", batch_size=30)
+        batches = await asyncio.to_thread(lambda: list(reader))
+        seen = {row["seq"]: json.loads(row["data"])["name"] for batch in batches for row in batch.to_pylist()}
+        assert {seq: name for seq, name in seen.items() if seq % 10} == {seq: name for seq, name, _ in fitting}
     compaction.stop()
 
 
