@@ -62,7 +62,7 @@ def shown(node: Node) -> set[bytes]:
 
 
 def test_nodes_have_keys_of_their_own(cluster: Cluster) -> None:
-    """They agree on a stream; one is killed and gets another key, one loses its disk, and one gets its first key."""
+    """One is killed and gets another key, one loses its disk, and one gets its first key; all agree."""
     cluster.stream("S", ["SECRETSUBJECT.>"])
     body = {"stream_name": "S", "config": {"durable_name": "SECRETCONSUMER", "ack_policy": "explicit"}}
     cluster.ask("CONSUMER.CREATE.S.SECRETCONSUMER", body)
