@@ -1,4 +1,5 @@
-"""Tests of Trino as a reader: deletion vectors, partitions, statistics, time travel, and what it shortens."""
+"""Tests of Trino as a reader of Delta: deletion vectors, partitions, statistics, time travel, and what it shortens; and
+of Iceberg, by the REST catalog."""
 
 from __future__ import annotations
 
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from lakestream.lake.storage.lake import identify, open_storage
 from tests.lake.foreign import Readers
+from tests.lake.iceberg import IcebergStream, serving
 from tests.lake.test_foreign_readers import LAYOUTS, Table, messages
 from tests.lake.trino import Trino, TrinoError
+from tests.servers import Kind, Server
 
 pytestmark = [pytest.mark.lake, pytest.mark.timeout(1800)]
 
@@ -27,9 +31,21 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trino(tmp_path_factory: pytest.TempPathFactory, tables: Path) -> Iterator[Trino]:
+def rest(tmp_path_factory: pytest.TempPathFactory, tables: Path) -> Iterator[str]:
+    """Yield the URL of the REST catalog of the lake `iceberg`."""
+    login = "authorization { user: alice, password: secret }"
+    server = Server(Kind.OURS, tmp_path_factory.mktemp("nats"), config=login)
+    server.start()
+    identify(open_storage(str(tables / "iceberg")))
+    with serving(tables / "iceberg", server.url) as url:
+        yield url
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def trino(tmp_path_factory: pytest.TempPathFactory, tables: Path, rest: str) -> Iterator[Trino]:
     directory = tmp_path_factory.mktemp("trino")
-    trino = Trino(directory, tables)
+    trino = Trino(directory, tables, rest)
     trino.ask("CREATE SCHEMA delta.streams")
     yield trino
     trino.stop()
@@ -72,3 +88,33 @@ def test_trino_reads_what_spark_reads_but_times_in_milliseconds(
     assert trino.ask(f"SELECT count(*) FROM {name} FOR TIMESTAMP AS OF TIMESTAMP '{moment}'") == [[len(wanted)]]
     with pytest.raises(TrinoError, match="not in the past"):
         trino.ask(f"SELECT count(*) FROM {name} FOR TIMESTAMP AS OF current_timestamp + INTERVAL '1' HOUR")
+
+
+COLUMNS = ("subject", "seq", "time_ns", "headers", "data", "header_block", "subject_bytes")
+
+
+def test_trino_reads_every_message_of_iceberg_after_each_change(
+    spark: Any, trino: Trino, tables: Path, tmp_path: Path
+) -> None:
+    metadata = {"lakestream.iceberg": "v2", "lakestream.partition": "subject"}
+    stream = IcebergStream(spark, tables / "iceberg", tmp_path / "log", metadata)
+
+    def rows(table: str) -> list[dict[str, Any]]:
+        name = f'iceberg.lakestream."{Path(table).name}"'
+        found = []
+        for values in trino.ask(f"SELECT {', '.join(COLUMNS)} FROM {name} ORDER BY seq"):
+            row = dict(zip(COLUMNS, values, strict=True))
+            for column in ("data", "header_block", "subject_bytes"):
+                row[column] = None if row[column] is None else base64.b64decode(row[column])
+            found.append(row)
+        return found
+
+    for _ in stream.history():
+        stream.check(readers={"trino": rows})
+    stream.model.configure(metadata | {"lakestream.iceberg": "v3"})
+    stream.publish(10)
+    stream.model.remove([stream.model.next_seq - 2])
+    stream.compact()
+    assert stream.export.run()
+    with pytest.raises(TrinoError, match="Unexpected PUFFIN file format"):
+        rows(stream.table)

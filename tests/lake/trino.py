@@ -1,4 +1,4 @@
-"""Trino with its Delta Lake connector: fetched from Maven's repository, one process on a free port.
+"""Trino with its connectors for Delta Lake and Iceberg: fetched from Maven's repository, one process on a free port.
 
 Trino 476 is the last release of which Maven's repository has the server. It needs Java 24 or newer, found in
 /usr/lib/jvm, beside the Java 17 of Spark.
@@ -21,6 +21,7 @@ from tests.cluster.nodes import free_ports
 
 VERSION = "476"
 MINIMUM_JAVA = 24
+CONNECTORS = ("delta-lake", "iceberg")
 UNPACK_SECONDS = 1200.0
 START_SECONDS = 300.0
 POLL_SECONDS = 0.5
@@ -44,26 +45,26 @@ def java() -> str:
 
 
 def fetch(directory: Path) -> Path:
-    """Fetch Trino (821 MB) unless Maven has it, unpack the server and the connector; return the directory."""
+    """Fetch Trino (821 MB) unless Maven has it, unpack the server and the connectors; return the directory."""
     maven.copy_to(directory, f"io.trino:trino-server:{VERSION}:tar.gz")
     archive = directory / f"trino-server-{VERSION}.tar.gz"
     root = f"trino-server-{VERSION}"
-    # Files of the connector are hard links to the same files of plugins that come before it.
-    wanted = [f"{root}/lib", f"{root}/plugin/[a-d]*"]
+    # Files of the connectors are hard links to the same files of plugins that come before them.
+    wanted = [f"{root}/lib", f"{root}/plugin/[a-i]*"]
     subprocess.run(
         ["tar", "-xzf", archive, "-C", directory, "--wildcards", *wanted], check=True, timeout=UNPACK_SECONDS
     )
     archive.unlink()
     for plugin in (directory / root / "plugin").iterdir():
-        if plugin.name != "delta-lake":
+        if plugin.name not in CONNECTORS:
             shutil.rmtree(plugin)
     return directory / root
 
 
 class Trino:
-    """A Trino server that can read the tables below one directory."""
+    """A Trino server that can read the tables below one directory, and the Iceberg tables of a REST catalog."""
 
-    def __init__(self, directory: Path, tables: Path) -> None:
+    def __init__(self, directory: Path, tables: Path, rest: str) -> None:
         server = fetch(directory)
         [self._port] = free_ports(1)
         catalog = directory / "catalog"
@@ -76,6 +77,15 @@ class Trino:
             "fs.native-local.enabled=true\n"
             f"local.location={tables}\n"
             "delta.register-table-procedure.enabled=true\n"
+        )
+        (catalog / "iceberg.properties").write_text(
+            "connector.name=iceberg\n"
+            "iceberg.catalog.type=rest\n"
+            f"iceberg.rest-catalog.uri={rest}\n"
+            "iceberg.rest-catalog.security=OAUTH2\n"
+            "iceberg.rest-catalog.oauth2.credential=alice:secret\n"
+            "iceberg.rest-catalog.case-insensitive-name-matching=true\n"  # its own names are small
+            "fs.hadoop.enabled=true\n"  # paths without a scheme
         )
         config = directory / "config.properties"
         config.write_text(
