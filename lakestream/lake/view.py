@@ -36,7 +36,7 @@ from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import FileEntry, Storage
-from lakestream.lake.table import batches, segments, typed_columns
+from lakestream.lake.table import batches, partitions, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import CommitBatch, Removal
 from lakestream.lake.table.conditions import MAX_CONDITIONS, Condition
@@ -335,8 +335,16 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
                 except NoColumns:  # misfits
                     continue
             if wider == table:
-                return pa.concat_tables(parts, promote_options="default")
+                return self._placed(pa.concat_tables(parts, promote_options="default"))
             table = wider
+
+    def _placed(self, rows: pa.Table) -> pa.Table:
+        """Return typed rows with the partition columns that follow from their fields."""
+        if (layout := self.layout) is None or layout.kind != "fields":
+            return rows
+        for name, values in of_fields(rows, layout).items():
+            rows = rows.set_column(rows.column_names.index(name), name, values)
+        return rows
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return ranges of about RANGE_ROWS rows that cover first … last as far as the table has them."""
@@ -632,6 +640,7 @@ def shaped(
         return
     names = batch.schema.names
     wanted = table_schema(columns)
+    by_time = of_fields(batch, layout) if layout is not None and layout.kind == "fields" else {}
     arrays = []
     for field in wanted:
         if field.name in names:
@@ -639,6 +648,8 @@ def shaped(
         elif field.name == "time":
             micros = batch.column("time_ns").to_numpy() // 1000
             arrays.append(pa.array(micros, pa.int64()).cast(field.type))
+        elif field.name in by_time:
+            arrays.append(by_time[field.name])
         elif (function := _of_subject(field.name, layout)) is not None:
             arrays.append(_mapped(batch.column("subject"), function, field.type))
         else:
@@ -646,9 +657,14 @@ def shaped(
     yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
+def of_fields(rows: Any, layout: Layout) -> dict[str, Any]:
+    """Return the partition columns of a table by time and fields, for a batch or a table of rows."""
+    return partitions.arrays(layout, dict(zip(rows.schema.names, rows.columns, strict=True)), rows.num_rows)
+
+
 def _of_subject(column: str, layout: Layout | None) -> Callable[[list[str]], list[Any]] | None:
     """Return the function from subjects to values of a partition column; None for any other column."""
-    if layout is None or column not in layout.columns:
+    if layout is None or layout.kind == "fields" or column not in layout.columns:
         return None
     if layout.kind == "bucket":
         bounds = np.array(layout.bounds, object)

@@ -36,7 +36,8 @@ TABLE_NAMES = frozenset(
     }
 )
 """Names of columns that a stream's table has, or that Delta reserves, in lower case."""
-_TOKEN = re.compile(r"token\d+")
+_LAYOUT = re.compile(r"token\d+|by_field\d+|by_day|by_hour")
+"""Names of columns that only some layouts add."""
 _REFUSED = re.compile(r"[ ,;{}()\n\t=.`\x00-\x1f\x7f]")
 """Characters that Parquet and Delta refuse in names, and those that have to be quoted in paths of nested columns."""
 
@@ -159,7 +160,7 @@ def column_names(names: Iterable[str], root: bool, taken: Iterable[str] = ()) ->
     found = []
     for name in names:
         column = _REFUSED.sub(lambda match: f"_x{ord(match.group()):02X}_", name) or "_x_"
-        while column.lower() in used or (root and (column.lower() in TABLE_NAMES or _TOKEN.fullmatch(column.lower()))):
+        while column.lower() in used or (root and (column.lower() in TABLE_NAMES or _LAYOUT.fullmatch(column.lower()))):
             column += "_"
         used.add(column.lower())
         found.append(column)

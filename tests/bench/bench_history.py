@@ -1,7 +1,7 @@
 """Measure how fast the server reads old messages back from tables of different shapes.
 
     python -m tests.bench.bench_history [--rows 1000000] [--tables DIRECTORY] [--picture docs/pictures/history.svg]
-    python -m tests.bench.bench_history --growth 1000000 10000000 [--tables DIRECTORY]
+    python -m tests.bench.bench_history --growth 1000000 10000000 [--by-day] [--tables DIRECTORY]
 
 Makes the tables first (Spark, once, if DIRECTORY is kept), then measures each of them in a fresh process bound to one
 core: one message by sequence from a table just opened, from a known table, and from a cached block; everything in
@@ -13,7 +13,8 @@ newer.
 With --growth, of tables of so many messages on 100,000 subjects in the compactor's own files, which need no Java:
 single messages by sequence and subject, scattered over all of it (as of direct gets, also of the last message of a
 subject), the first 1,000 of a process and the next; everything in sequence, up to a million messages; and the memory of
-the process: with the libraries, after the scattered reads, the most, and after it was returned.
+the process: with the libraries, after the scattered reads, the most, and after it was returned. With --by-day the same
+messages also in partitions of `day(time), $.country`, 12 days and 10 countries a million, in the same run.
 
 Figures: docs/internals/lake.md
 """
@@ -21,6 +22,7 @@ Figures: docs/internals/lake.md
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -174,6 +176,7 @@ def main() -> None:
     options.add_argument("--json", action="store_true")
     options.add_argument("--wall", action="store_true")
     options.add_argument("--growth", type=int, nargs="+", help="numbers of messages")
+    options.add_argument("--by-day", action="store_true")
     options.add_argument("--one", help=argparse.SUPPRESS)
     options.add_argument("--grown", help=argparse.SUPPRESS)
     asked = options.parse_args()
@@ -191,10 +194,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(asked.tables or scratch)
         if asked.growth:
-            for rows in asked.growth:
-                compacted(root / f"compacted-{rows}", rows)
-                figures = run("--grown", str(root / f"compacted-{rows}"), "--rows", str(rows))
-                print(f"{rows:,}: " + ", ".join(f"{name} {value:,.2f}" for name, value in figures.items()), flush=True)
+            kinds = [("compacted", False), *([("by-day", True)] if asked.by_day else [])]
+            for rows, (name, by_day) in itertools.product(asked.growth, kinds):
+                compacted(root / f"{name}-{rows}", rows, by_day)
+                figures = run("--grown", str(root / f"{name}-{rows}"), "--rows", str(rows))
+                print(
+                    f"{rows:,} {name}: " + ", ".join(f"{each} {value:,.2f}" for each, value in figures.items()),
+                    flush=True,
+                )
             return
         ensure(root, asked.rows)
         found: dict[str, dict[str, float]] = {}

@@ -101,8 +101,16 @@ def key(seq: int) -> str:
     return f"sensor.{number // 1000:03}.{number:06}"
 
 
-def compacted(path: Path, rows: int) -> None:
-    """Create a table of 8 buckets with the compactor's own files, 128 random bytes a message, unless it exists."""
+SECOND_NS = 1_000_000_000
+"""Time between two messages of a table by day: a million of them are of 12 days."""
+COUNTRIES = [f"c{number}" for number in range(10)]
+
+
+def compacted(path: Path, rows: int, by_day: bool = False) -> None:
+    """Create a table with the compactor's own files, 128 random bytes a message, unless it exists.
+
+    It has 8 buckets, or with `by_day` the partitions of `day(time), $.country`.
+    """
     from lakestream_spark.write.data_files import DataFiles
 
     log = path / "_delta_log"
@@ -111,27 +119,29 @@ def compacted(path: Path, rows: int) -> None:
     path.mkdir(parents=True)
     names = sorted(f"sensor.{number // 1000:03}.{number:06}" for number in range(0, KEYS, 25))
     layout = schema.Layout("bucket", bounds=schema.choose_bounds(names, 8))
+    if by_day:
+        layout = schema.Layout("fields", terms=("day", "$country"))
     texts = {"type": "array", "elementType": "string", "containsNull": True}
     kinds: dict[str, Any] = {"seq": "long", "time_ns": "long", "time": "timestamp", "bucket": "integer"}
-    kinds |= {"subject": "string"}
+    kinds |= dict.fromkeys(("subject", "schema", "country", schema.BY_FIELD + "1"), "string") | {schema.BY_DAY: "date"}
     kinds |= {"headers": {"type": "map", "keyType": "string", "valueType": texts, "valueContainsNull": True}}
     fields = [
         {"name": name, "type": kinds.get(name, "binary"), "nullable": True, "metadata": {}}
-        for name in (*schema.TABLE_COLUMNS, "bucket")
+        for name in (*schema.TABLE_COLUMNS, *layout.columns, *(["schema", "country"] if by_day else []))
     ]
     described = {"id": "bench", "format": {"provider": "parquet", "options": {}}, "configuration": {}}
-    described |= {"schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": ["bucket"]}
+    described |= {"schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": layout.columns}
     actions: list[dict[str, Any]] = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}]
     actions.append({"metaData": described})
     pool = os.urandom(1 << 26)
     for first in range(1, rows + 1, TASK_ROWS):
-        files = DataFiles(str(path), layout).write(_batches(first, min(TASK_ROWS, rows + 1 - first), pool))
+        files = DataFiles(str(path), layout).write(_batches(first, min(TASK_ROWS, rows + 1 - first), pool, by_day))
         actions += [{"add": msgspec.to_builtins(file)} for file in files]
     log.mkdir()
     (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
 
 
-def _batches(first: int, count: int, pool: bytes) -> Iterator[Any]:
+def _batches(first: int, count: int, pool: bytes, by_day: bool) -> Iterator[Any]:
     import numpy as np
     import pyarrow as pa
 
@@ -143,8 +153,12 @@ def _batches(first: int, count: int, pool: bytes) -> Iterator[Any]:
         columns = {
             "subject": pa.array(map(key, seqs.tolist()), pa.string()),
             "seq": pa.array(seqs),
-            "time_ns": pa.array(T0_NS + seqs * STEP_NS),
+            "time_ns": pa.array(T0_NS + seqs * (SECOND_NS if by_day else STEP_NS)),
             "data": pa.Array.from_buffers(pa.binary(), len(seqs), [None, pa.py_buffer(ends), content]),
         }
         found = [columns.get(field.name, pa.nulls(len(seqs), field.type)) for field in kinds]
-        yield pa.RecordBatch.from_arrays(found, schema=kinds)
+        batch = pa.RecordBatch.from_arrays(found, schema=kinds)
+        if by_day:
+            batch = batch.append_column("schema", pa.array(["s@1"] * len(seqs)))
+            batch = batch.append_column("country", pa.array([COUNTRIES[seq * 31 % 97 % 10] for seq in seqs.tolist()]))
+        yield batch

@@ -525,3 +525,63 @@ def test_misfits_are_merged_and_leave_with_their_messages_or_when_they_are_old(
     stream.compact()
     assert maintained() == [7]
     assert maintained(lambda: time.time_ns() + month_ns) == []
+
+
+def test_a_table_by_day_and_field_is_pruned_by_every_reader_and_read_by_the_server(stream: Stream) -> None:
+    by_field = {"lakestream.schema": "orders", "lakestream.partition": "day(time), $.text"}
+    stream.model.configure(by_field)
+    day_ns = 86_400 * 10**9
+    for day in range(2):
+        sent = [{"n": number, "text": ("de", "fr", "a/b='%")[number % 3]} for number in range(30)]
+        encoded = [(b"o", b"", json.dumps(each).encode()) for each in [*sent, {"n": "x"}]]
+        stream.model.publish(encoded, time_ns=T0 + day * day_ns)
+        assert stream.compact() == 1
+    stream.check()
+    table = DeltaTable(stream.table)
+    assert table.metadata().partition_columns == ["by_day", "by_field1"]
+
+    def partitions() -> set[tuple[str | None, ...]]:
+        files = TableLog(stream.storage, stream.table).state().files.values()
+        return {tuple(add.partition_values[name] for name in columns) for add in files}
+
+    columns = ["by_day", "by_field1"]
+    assert partitions() == {
+        (day, text) for day in ("2023-11-14", "2023-11-15") for text in ("de", "fr", "a/b='%", None)
+    }
+
+    # By the partition, and by the columns that it follows from.
+    assert len(table.file_uris([("by_field1", "=", "de")])) == 2
+    assert len(table.file_uris([("by_day", "=", "2023-11-15"), ("by_field1", "=", "de")])) == 1
+    rows = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    with Session(str(stream.lake), committed=True) as session:
+        for where, files, count in (
+            ("by_field1 = 'de'", 2, 20),
+            ("text = 'de'", 2, 20),
+            ("text = 'a/b=''%'", 2, 20),
+            ("by_day = DATE '2023-11-15' AND by_field1 IS NULL", 1, 1),  # DuckDB does not skip files by IS NULL
+            ("by_day = DATE '2023-11-15' AND text = 'fr'", 1, 10),
+        ):
+            found = rows.where(where.replace("''", "\\'"))
+            assert (files_read(found), found.count()) == (files, count), where
+            query = f"SELECT seq FROM delta_scan('{stream.table}') WHERE {where}"
+            assert len(session._connection.execute(query).fetchall()) == count, where
+            [(_, plan)] = session._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+            assert f"Scanning Files: {4 if 'NULL' in where else files}/8" in plan, plan
+    with Session(str(stream.lake)) as session:
+        stream.publish({"n": 1, "text": "de"})
+        stream.model.stage(stream.lake)
+        found = session.query("SELECT seq FROM ORDERS WHERE by_field1 = 'de' ORDER BY seq DESC LIMIT 1").fetchall()
+        assert found == [(63,)], "of the newest messages, too"
+
+    # A misfit that fits after all moves to its partition, and another layout takes all rows along.
+    stream.register(2, {"n": {"type": "string"}, "text": {"type": "string"}})
+    stream.compact(seal=False)
+    Replay(stream.spark, str(stream.lake), stream.staged().identity).run()
+    stream.check()
+    for asked, columns in (("hour(time)", ["by_day", "by_hour"]), ("subject", ["subject"]), ("$.text", ["by_field1"])):
+        stream.model.configure(by_field | {"lakestream.partition": asked})
+        stream.publish({"n": "1", "text": "de"})
+        stream.compact()
+        assert DeltaTable(stream.table).metadata().partition_columns == columns
+        stream.check()
+    assert partitions() == {("de",), ("fr",), ("a/b='%",), (None,)}

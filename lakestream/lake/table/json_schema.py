@@ -21,7 +21,6 @@ ignored, and of duplicate names the last value counts.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal, DecimalException
@@ -34,7 +33,14 @@ import pyarrow as pa
 
 from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table.ddl import BadModifier, DdlColumn, DdlType, parse_columns
-from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS, doubled, ticked
+from lakestream.lake.table.schema import (
+    JSON_SCHEMA_PROPERTY,
+    REMOVED_COLUMN,
+    TABLE_COLUMNS,
+    doubled,
+    is_partition_value,
+    ticked,
+)
 from lakestream.schemas.scalars import exact_decimal, is_deeper, utc
 
 MAX_DEPTH = 200
@@ -42,7 +48,6 @@ MAX_DEPTH = 200
 MAX_COLUMNS = 1_000
 """Maximum number of columns, including those of structs."""
 _BASE = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, "bucket"))
-_TOKEN = re.compile(r"token\d+", re.IGNORECASE)
 _FLOAT_MAX = 3.4028234663852886e38
 Finish = Callable[[Any], Any]
 
@@ -146,7 +151,7 @@ def parse(text: str) -> JsonSchema:
         raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
     names = tuple(field.name for field in found.arrow)
     for name in names:
-        if name.lower() in _BASE or _TOKEN.fullmatch(name):
+        if name.lower() in _BASE or is_partition_value(name.lower()):
             raise BadJsonSchema(f"a column cannot be called {name!r}, the table has one of that name")
     return JsonSchema(text, found, names)
 

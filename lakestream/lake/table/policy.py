@@ -5,7 +5,7 @@ from them, and the layout that a table gets. The server rejects a configuration 
 meets none.
 
     lakestream.retention            follow | archive        rows of messages that the stream no longer has
-    lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N
+    lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N | day(time), $.country
     lakestream.lake                 on | off                no table: all messages stay in the log
     lakestream.time_travel          off, 12h, 30d …         how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
@@ -31,6 +31,7 @@ The layout follows from the request, the number of subjects and the current layo
     subject         by subject up to 1,000 subjects, then by bucket
     tokens:1,3      by these tokens up to 1,000 combinations of them, then by bucket
     bucket[:N]      by bucket: N ranges of subjects
+    day(time), $.a  by day or hour, and by typed columns, up to 1,000 combinations of their values, then by bucket
 
 A table does not go back from buckets unless its stream asks for something else. The rows of a file are sorted by
 sequence where it has one subject, else in runs of successive sequences, by subject within a run. So readers by sequence
@@ -106,6 +107,7 @@ LEAST_TIME_TRAVEL_NS = HOUR_NS
 """Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
+_TERM = re.compile(r"(day|hour)\(\s*time\s*\)|\$\.([^\s,()$.]+)")
 _LATEST = re.compile(r"latest(?:\((\s*\$\.[^\s,()$.]+\s*(?:,\s*\$\.[^\s,()$.]+\s*)*)\))?")
 _BOOLEAN = re.compile(r"true|false")
 _INTERVAL_PARTS = re.compile(r"(\d+)\s+(week|day|hour|minute|second)s?\b", re.IGNORECASE)
@@ -157,19 +159,22 @@ PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
 class Partition(msgspec.Struct, frozen=True):
     """Requested partitioning of a table.
 
-    `kind`: `auto` (by subject while there are few, then by bucket), `subject`, `tokens` or `bucket`; `tokens` are
-    1-based positions in the subject.
+    `kind`: `auto` (by subject while there are few, then by bucket), `subject`, `tokens`, `bucket` or `fields`; `tokens`
+    are 1-based positions in the subject, `terms` those of `Layout`.
     """
 
     kind: str = "auto"
     tokens: tuple[int, ...] = ()
     buckets: int = DEFAULT_BUCKETS
+    terms: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """Return the spelling of the metadata."""
         if self.kind == "bucket":
             return f"bucket:{self.buckets}"
+        if self.kind == "fields":
+            return ", ".join(f"$.{term[1:]}" if term.startswith("$") else f"{term}(time)" for term in self.terms)
         return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
 
 
@@ -274,6 +279,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         parse_masks(masks.get(MASK_KEY), masks.get(CLEAR_KEY))
         if keyed is not None and keyed.cdc in ("debezium", "maxwell"):
             raise BadPolicy(MASK_KEY, f"{CDC_KEY} makes columns of fields inside of others, which masks do not find")
+    _check_fields(partition, masks, named is not None)
     if values:
         known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         of_schemas = f"{SCHEMA_KEY}, {DATA_KEY}, {VALIDATE_KEY}, {ICEBERG_KEY}, {RESERVE_KEY}, {MASK_KEY}, {CLEAR_KEY}"
@@ -327,7 +333,35 @@ def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def _check_fields(partition: Partition, masks: dict[str, str], has_schema: bool) -> None:
+    """Raise BadPolicy if the fields of a partitioning are no columns, or must not be shown."""
+    fields = [term[1:] for term in partition.terms if term.startswith("$")]
+    if fields and not has_schema:
+        raise BadPolicy(PARTITION_KEY, f"fields need {SCHEMA_KEY}, which makes them columns")
+    if fields and MASK_KEY in masks:
+        from lakestream.lake.table.masks import parse as parse_masks
+
+        hidden = {mask.path[0].casefold() for mask in parse_masks(masks[MASK_KEY]).fields}
+        if shown := [field for field in fields if field.casefold() in hidden]:
+            raise BadPolicy(PARTITION_KEY, f"$.{shown[0]} is masked, and the values of partitions are not")
+
+
+def _terms(text: str) -> Partition | None:
+    """Return a partitioning by time and fields; None if it is none."""
+    parts = [_TERM.fullmatch(part.strip()) for part in text.split(",")]
+    terms = tuple(part[1] or f"${part[2]}" for part in parts if part is not None)
+    times = sum(not term.startswith("$") for term in terms)
+    if len(terms) < len(parts):
+        return None
+    if times > 1 or len(set(terms)) < len(terms) or len(terms) > MAX_TOKENS:
+        reason = f"{text[:80]!r}: up to {MAX_TOKENS} different terms are possible, one of them a time"
+        raise BadPolicy(PARTITION_KEY, reason)
+    return Partition("fields", terms=terms)
+
+
 def _partition(text: str) -> Partition:
+    if (found := _terms(text)) is not None:
+        return found
     kind, colon, rest = text.partition(":")
     if kind in ("auto", "subject") and not colon:
         return Partition(kind)
@@ -346,7 +380,8 @@ def _partition(text: str) -> Partition:
         raise BadPolicy(
             PARTITION_KEY, f"tokens:{rest}: up to {MAX_TOKENS} different positions from 1 to {MAX_TOKEN} are expected"
         )
-    raise BadPolicy(PARTITION_KEY, f"{text!r} is not one of auto, subject, tokens:1,3, bucket, bucket:N")
+    known = "auto, subject, tokens:1,3, bucket, bucket:N, or terms like day(time), $.field"
+    raise BadPolicy(PARTITION_KEY, f"{text[:80]!r} is not one of {known}")
 
 
 def _keyed(text: str, cdc: str, has_schema: bool) -> KeyedPolicy | None:
@@ -447,10 +482,19 @@ def wanted_partition(
         return buckets
     if current is not None and current.kind == "bucket" and decided_for == partition.text:
         return buckets
-    if partition.kind == "tokens":
+    if partition.kind in ("tokens", "fields"):
         return partition
     most = limit if partition.kind == "auto" else SUBJECT_MOST
     return Partition("subject") if subjects <= most else buckets
+
+
+def typed_terms(terms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return terms with the names of columns in the place of those of fields."""
+    from lakestream.schemas.columns import column_names  # for the compactor; the server does not need it at its start
+
+    fields = [term[1:] for term in terms if term.startswith("$")]
+    names = dict(zip(fields, column_names(fields, root=True), strict=True))
+    return tuple(f"${names[term[1:]]}" if term.startswith("$") else term for term in terms)
 
 
 def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:
@@ -459,6 +503,8 @@ def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_fo
         return False
     if want.kind == "tokens":
         return current.tokens == want.tokens
+    if want.kind == "fields":
+        return current.terms == typed_terms(want.terms)
     # Fewer buckets than requested are right where there were too few subjects.
     return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets
 

@@ -14,6 +14,9 @@ columns (`subject`, `time`, `headers`) are text and may lose information; in tha
     subject_bytes  binary                      the raw subject, only where it is not UTF-8
     bucket         int                         range of subjects, only in bucketed tables; partition column
     token1 …       string                      a token of the subject, only in tables by tokens; partition columns
+    by_day         date                        the day of `time`, UTC, only in tables by time; partition column
+    by_hour        int                         the hour of that day, only in tables by the hour; partition column
+    by_field1 …    string                      a field of the payload, only in tables by fields; partition columns
     removed_time_ns long                       only in archives: time of removal from the stream; null: not removed
     schema         string                      only with schemas: the version that the typed columns follow
     data_format    string                      only with schemas: spelling of a payload that is not in `data`
@@ -58,6 +61,9 @@ MISFITS_PROPERTY = "lakestream.misfits_of"
 """Property of a table of misfits: the uid of its stream."""
 LATEST_PROPERTY = "lakestream.latest_of"
 """Property of an upsert table: the uid of its stream."""
+FIELD_METADATA = "lakestream.field"
+"""Metadata of the columns `by_field1` …: the typed column whose value they have."""
+BY_DAY, BY_HOUR, BY_FIELD = "by_day", "by_hour", "by_field"
 BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
 
@@ -89,11 +95,13 @@ Headers = list[tuple[str, list[str]]]
 
 # Characters that Hive-style partition directories escape (Spark ExternalCatalogUtils), besides control characters.
 _ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^ <>|") | frozenset(range(0x20)) | {0x7F}
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Partitioning of a table: by subject, by some of its tokens, or by bucket.
+    """Partitioning of a table: by subject, by some of its tokens, by bucket, or by time and typed columns (`fields`).
+
+    `terms`: of the kind `fields`, in order: `day` or `hour`, and the names of typed columns after a `$`.
 
     A bucket is a range of subjects: `bounds` has the first subject of each bucket except the first, ascending by their
     UTF-8 bytes. So each file holds a narrow range, and `WHERE subject = …` skips most files in any engine.
@@ -102,10 +110,18 @@ class Layout(msgspec.Struct, frozen=True):
     kind: str = "subject"
     tokens: tuple[int, ...] = ()
     bounds: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
         """Return the partition columns."""
+        if self.kind == "fields":
+            found, number = list[str](), 0
+            for term in self.terms:
+                number += term.startswith("$")
+                times = [BY_DAY] if term == "day" else [BY_DAY, BY_HOUR]
+                found += [f"{BY_FIELD}{number}"] if term.startswith("$") else times
+            return found
         if self.kind == "subject":
             return ["subject"]
         return ["bucket"] if self.kind == "bucket" else [f"token{token}" for token in self.tokens]
@@ -115,10 +131,24 @@ class Layout(msgspec.Struct, frozen=True):
         """Return the DDL of the columns that the table has in addition to TABLE_DDL, with a leading comma, or ""."""
         if self.kind == "bucket":
             return ", bucket int"
+        if self.kind == "fields":
+            types = {BY_DAY: "date", BY_HOUR: "int"}
+            return "".join(f", {column} {types.get(column, 'string')}" for column in self.columns)
         return "".join(f", {column} string" for column in self.columns if column != "subject")
 
+    def field(self, column: str) -> str:
+        """Return the typed column whose value `by_field1` … has."""
+        fields = [term[1:] for term in self.terms if term.startswith("$")]
+        return fields[int(column.removeprefix(BY_FIELD)) - 1]
+
+    def metadata(self, column: str) -> dict[str, Any]:
+        """Return the metadata of a column that the layout adds. As part of the schema, it changes with the data."""
+        if column == "bucket":
+            return {BOUNDS_METADATA: list(self.bounds)}
+        return {FIELD_METADATA: self.field(column)} if column.startswith(BY_FIELD) else {}
+
     def expressions(self) -> list[str]:
-        """Return those columns as Spark SQL over `subject`."""
+        """Return those columns as Spark SQL over `subject`; for the kind `fields` see partitions.py."""
         if self.kind == "bucket":
             cases = [f"WHEN subject < {quoted(bound)} THEN {number}" for number, bound in enumerate(self.bounds)]
             last = len(self.bounds)
@@ -156,6 +186,13 @@ def layout_of(columns: Sequence[str], schema: str) -> Layout | None:
     if list(columns) == ["bucket"]:
         bounds = next((each.metadata.get(BOUNDS_METADATA) for each in fields_of(schema) if each.name == "bucket"), None)
         return None if bounds is None else Layout("bucket", bounds=tuple(bounds))
+    if columns and all(map(_of_fields, columns)):
+        found = {each.name: each.metadata.get(FIELD_METADATA) for each in fields_of(schema)}
+        by_time = "hour" if BY_HOUR in columns else "day"
+        named = [name for name in columns if name != BY_HOUR]
+        terms = [f"${found.get(name)}" if name.startswith(BY_FIELD) else by_time for name in named]
+        layout = Layout("fields", terms=tuple(terms))
+        return layout if layout.columns == list(columns) and "$None" not in terms else None
     if columns and all(column.startswith("token") and column[5:].isdecimal() for column in columns):
         return Layout("tokens", tokens=tuple(int(column[5:]) for column in columns))
     return None
@@ -185,9 +222,15 @@ def column_names(schema: str) -> list[str]:
     return [field.name for field in fields_of(schema)]
 
 
+def _of_fields(column: str) -> bool:
+    number = column.removeprefix(BY_FIELD)
+    return column in (BY_DAY, BY_HOUR) or (number != column and number.isascii() and number.isdecimal())
+
+
 def is_partition_value(column: str) -> bool:
-    """Return True for a column that only a layout adds: `bucket`, `token1` …"""
-    return column == "bucket" or (column.startswith("token") and column[5:].isascii() and column[5:].isdecimal())
+    """Return True for a column that only a layout adds: `bucket`, `token1`, `by_day` …"""
+    by_token = column.startswith("token") and column[5:].isascii() and column[5:].isdecimal()
+    return column == "bucket" or by_token or _of_fields(column)
 
 
 def is_own(column: str) -> bool:
@@ -236,13 +279,13 @@ def fits_partition(value: str) -> bool:
     """
     raw = value.encode()
     escaped = len("subject=") + len(raw) + 2 * sum(byte in _ESCAPED for byte in raw)
-    return escaped <= MAX_PARTITION_NAME and value != _NULL_PARTITION and "\0" not in value
+    return escaped <= MAX_PARTITION_NAME and value != NULL_PARTITION and "\0" not in value
 
 
 def escaped(value: str | None) -> str:
     """Return a partition value as Hive-style directories spell it."""
     if value is None:
-        return _NULL_PARTITION
+        return NULL_PARTITION
     return "".join(f"%{ord(char):02X}" if ord(char) in _ESCAPED else char for char in value)
 
 
@@ -259,6 +302,8 @@ def table_schema(columns: Iterable[str]) -> pa.Schema:
         "header_block": pa.binary(),
         "subject_bytes": pa.binary(),
         "bucket": pa.int32(),
+        BY_DAY: pa.date32(),
+        BY_HOUR: pa.int32(),
         REMOVED_COLUMN: pa.int64(),
     }
     return pa.schema([(name, types.get(name, pa.string())) for name in columns])

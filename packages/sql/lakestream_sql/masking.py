@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestream.lake.table.masks import How, Mask, Masks
-from lakestream.lake.table.schema import doubled, is_own, literal
+from lakestream.lake.table.schema import BY_FIELD, doubled, is_own, literal
 from lakestream_sql.explained import SqlError
 
 OWN_FUNCTIONS = "lakestream_mask_"
@@ -69,6 +69,8 @@ class Masking:
                 shown.append(f"{self.payload_function}(data) AS data")
             elif of_misfits and name == "reason":
                 shown.append("NULL::VARCHAR AS reason")
+            elif is_own(name) and name.startswith(BY_FIELD):  # of a layout that is older than the masks, perhaps
+                shown.append(f"NULL::VARCHAR AS {name}")
             elif not is_own(name) and (rule := self._fields.get(name.casefold())) is not None:
                 shown.append(f"{self._value(doubled(name), duckdb.type(kind), rule)} AS {doubled(name)}")
         return f"SELECT * REPLACE ({', '.join(shown)}) FROM ({rows})" if shown else rows

@@ -53,6 +53,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     address = pa.array([row["address"] for row in ROWS])
     typed = {name: [row[name] for row in ROWS] for name in ("card", "email", "ssn")} | {"address": address}
     typed["schema"] = ["p@1", "p@1"]
+    typed["by_field1"] = typed["card"]
 
     def write(name: str, columns: dict[str, Any], properties: dict[str, str] | None = None) -> None:
         table = root / "streams" / name
@@ -94,6 +95,7 @@ def rows(session: Session, query: str) -> list[dict[str, Any]]:
 
 def test_fields_are_masked_in_payloads_and_columns(session: Session) -> None:
     first, second = rows(session, "SELECT *, json->>'card' AS j FROM P ORDER BY seq")
+    assert first["by_field1"] is None
     hashed = first["card"]
     assert len(hashed) == 32
     assert second["card"] == hashed == first["j"]

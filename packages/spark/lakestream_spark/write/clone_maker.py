@@ -271,7 +271,9 @@ class CloneMaker:
         """Return the layout for copied rows, as a stream's first commit would choose it."""
         subjects = [row.subject for row in picked.select("subject").distinct().limit(policy.SAMPLE).collect()]
         want = policy.wanted_partition(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
-        layout = Layout(want.kind, tokens=want.tokens)
+        layout = Layout(want.kind, tokens=want.tokens, terms=policy.typed_terms(want.terms))
+        if layout.kind == "fields":
+            return layout
         if layout.kind == "tokens":
             tokens = picked.select("subject").distinct().selectExpr(*layout.expressions())
             if tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST:

@@ -43,11 +43,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakestream.lake.errors import UnfitSubject
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import encryption, ends
+from lakestream.lake.table import encryption, ends, partitions
 from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
-from lakestream.lake.table.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, escaped, table_schema
+from lakestream.lake.table.schema import REMOVED_COLUMN, SUBJECT_MOST, TABLE_COLUMNS, Layout, escaped, table_schema
 from lakestream_spark.write.field_ids import with_ids
 from lakestream_spark.write.file_statistics import FileStatistics, Path
 
@@ -181,11 +182,15 @@ class DataFiles:
         self._open: dict[Values, _File] = {}
         self._written: list[NewFile] = []
         self._number = 0
+        self._places: set[Values] = set()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[NewFile]:
         """Write all messages and return the new files.
 
         On an error the files so far stay, which no commit names; VACUUM deletes them.
+
+        Raises:
+            UnfitSubject: the messages are of more than SUBJECT_MOST partitions by time and fields.
         """
         try:
             for batch in batches:
@@ -229,16 +234,18 @@ class DataFiles:
         ranks = np.empty(len(texts), np.int64)
         ranks[by_text] = np.arange(len(texts))
         texts.sort()
-        places = [self._place(text) for text in texts]
-        numbers = {values: number for number, values in enumerate(dict.fromkeys(places))}
-        parts = np.array([numbers[values] for values in places], np.int64)
         rank = ranks[subjects.indices.to_numpy()]
-        part = parts[rank]
+        if self._layout.kind == "fields":
+            part, listed = self._parts(columns, len(rank))
+        else:
+            places = [self._place(text) for text in texts]
+            numbers = {values: number for number, values in enumerate(dict.fromkeys(places))}
+            part = np.array([numbers[values] for values in places], np.int64)[rank]
+            listed = list(numbers)
         seqs, times = columns["seq"].to_numpy(), columns["time_ns"].to_numpy()
         order = _order(part, rank, seqs, self._layout)
         part = part[order]
         cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
-        listed = list(numbers)
         if len(self._open) + len(listed) > self._open_files:
             self._close_all()
         for start, stop in pairwise(cuts):
@@ -269,6 +276,19 @@ class DataFiles:
         fields = [*self._plain][:first] + [pa.field(*each) for each in {**known, **typed}.items()]
         self._schema = pa.schema(fields + [*self._plain][first:])
         self._repeating = _repeating(self._schema)
+
+    def _parts(self, columns: dict[str, Any], rows: int) -> tuple[Any, list[Values]]:
+        """Return the number of each row's partition by time and fields, and the values of each."""
+        part, listed = np.zeros(rows, np.int64), list[Values]([()])
+        for values in partitions.arrays(self._layout, columns, rows).values():
+            encoded = values.dictionary_encode(null_encoding="encode")
+            texts = [None if value is None else str(value) for value in encoded.dictionary.to_pylist()]
+            both, part = np.unique(part * len(texts) + encoded.indices.to_numpy(), return_inverse=True)
+            listed = [(*listed[each // len(texts)], texts[each % len(texts)]) for each in both.tolist()]
+        self._places.update(listed)
+        if len(self._places) > SUBJECT_MOST:
+            raise UnfitSubject(", ".join(map(str, listed[-1])))
+        return part, listed
 
     def _place(self, subject: str) -> Values:
         """Return the partition of a subject."""
@@ -306,8 +326,7 @@ class DataFiles:
         for name in self._schema.names[len(names) :]:
             value = constant[name]
             kind = self._schema.field(name).type
-            number = None if value is None else int(value) if pa.types.is_integer(kind) else value
-            found[name] = pa.repeat(pa.scalar(number, kind), count)
+            found[name] = pa.repeat(pa.scalar(value, pa.string()).cast(kind), count)
         return pa.Table.from_pydict(found, schema=self._schema)
 
     def _close_all(self) -> None:

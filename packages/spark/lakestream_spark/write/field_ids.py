@@ -20,7 +20,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.table.schema import FORMAT_COLUMN, REMOVED_COLUMN, SCHEMA_COLUMN, is_partition_value
+from lakestream.lake.table.schema import (
+    BY_DAY,
+    BY_FIELD,
+    BY_HOUR,
+    FORMAT_COLUMN,
+    REMOVED_COLUMN,
+    SCHEMA_COLUMN,
+    is_partition_value,
+)
 
 KEY, VALUE, ELEMENT = "key", "value", "element"
 """Names of the fields of maps and lists in Iceberg."""
@@ -42,9 +50,11 @@ _OWN = {
     (SCHEMA_COLUMN,): 13,
     (FORMAT_COLUMN,): 14,
     ("bucket",): 15,
+    (BY_DAY,): 16,
+    (BY_HOUR,): 17,
 }
-_TOKENS = 100
-"""Id of `token0`; the highest token is 32."""
+_TOKENS, _FIELDS = 100, 200
+"""Ids of `token0` and `by_field0`; the highest token is 32, the highest field 4."""
 _FIRST_TYPED = 1 << 10
 _TYPED = (1 << 31) - (1 << 12)
 """Above are Iceberg's own ids."""
@@ -57,7 +67,8 @@ def field_id(path: Path) -> int:
     if (own := _OWN.get(path)) is not None:
         return own
     if len(path) == 1 and is_partition_value(path[0]):
-        return _TOKENS + int(path[0].removeprefix("token"))
+        number = int(path[0].removeprefix("token").removeprefix(BY_FIELD))
+        return number + (_FIELDS if path[0].startswith(BY_FIELD) else _TOKENS)
     digest = hashlib.blake2b("\0".join(path).encode(), digest_size=8).digest()
     return _FIRST_TYPED + int.from_bytes(digest) % (_TYPED - _FIRST_TYPED)
 

@@ -27,11 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.table.policy import KeyedPolicy
+from lakestream.lake.table.schema import is_partition_value
 from lakestream.schemas.columns import column_names
 
 OWN = ("subject", "seq", "time")
 """Columns of messages that every upsert table has, in front."""
-_HIDDEN = frozenset(("time_ns", "headers", "header_block", "subject_bytes", "data_format", "bucket", "removed_time_ns"))
+_HIDDEN = frozenset(("time_ns", "headers", "header_block", "subject_bytes", "data_format", "removed_time_ns"))
 _MARKERS = pa.array(["DEL", "PURGE"])
 
 
@@ -149,8 +150,7 @@ def _with_own(messages: pa.Table, columns: dict[str, Any]) -> pa.Table:
 def payload_columns(names: Sequence[str], keep_data: bool) -> list[str]:
     """Return the columns of a stream's table that an upsert table has beside `OWN`: those of the payload."""
     left_out = {*OWN, *_HIDDEN, "schema", *([] if keep_data else ["data"])}
-    tokens = {name for name in names if name.startswith("token") and name[5:].isdecimal()}
-    return [name for name in names if name not in left_out | tokens]
+    return [name for name in names if name not in left_out and not is_partition_value(name)]
 
 
 def _payload(messages: pa.Table, keep_data: bool) -> pa.Table:

@@ -28,8 +28,17 @@ from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.batches import CONDITION_TERMS
 from lakestream.lake.table.check import Damage
+from lakestream.lake.table.partitions import arrays
 from lakestream.lake.table.scan import Scan
-from lakestream.lake.table.schema import END, FORMAT_COLUMN, SCHEMA_COLUMN, column_names, message_schema, ticked
+from lakestream.lake.table.schema import (
+    END,
+    FORMAT_COLUMN,
+    SCHEMA_COLUMN,
+    Layout,
+    column_names,
+    message_schema,
+    ticked,
+)
 from lakestream.lake.table.typed_columns import of_table, plain
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA, TypedRows
 from lakestream.log.format.runs import SchemaRun
@@ -194,7 +203,7 @@ class Replay:
             lock.check()
             if mended.table != columns.table or SCHEMA_COLUMN not in present:
                 self._widen(mended)
-            self._merge(fitting)
+            self._merge(fitting, found.layout)
         settled = {*fitting.column("seq").to_pylist(), *(seq for seq in seqs if seq not in there)}
         if settled:
             self._misfits.delete([f"seq IN ({', '.join(map(str, sorted(settled)))})"])
@@ -245,8 +254,12 @@ class Replay:
         commit.change_schema(columns.widen)
         commit.run("update")
 
-    def _merge(self, rows: pa.Table) -> None:
-        """Write the columns of these messages into their rows."""
+    def _merge(self, rows: pa.Table, layout: Layout | None) -> None:
+        """Write the columns of these messages into their rows, and move these to their partitions by fields."""
+        fields = tuple(term for term in layout.terms if term.startswith("$")) if layout is not None else ()
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
+        for name, values in arrays(Layout("fields", terms=fields), columns, rows.num_rows).items():
+            rows = rows.append_column(name, values)
         source = self._spark.createDataFrame(rows)
         pairs = {ticked(name): f"s.{ticked(name)}" for name in rows.column_names if name != "seq"}
         low, high = rows.column("seq")[0].as_py(), rows.column("seq")[-1].as_py()

@@ -540,16 +540,21 @@ class StreamCompaction:
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
         want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
-        if want.kind == "tokens" and self._too_many(batch, want, current):
+        if want.kind in ("tokens", "fields") and self._too_many(batch, want, current):
             want = Partition("bucket")
         if current is not None and policy.layout_agrees(current, want, asked, decided_for):
             return current
         if want.kind != "bucket":
-            return Layout(want.kind, tokens=want.tokens)
+            return Layout(want.kind, tokens=want.tokens, terms=policy.typed_terms(want.terms))
         return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
     def _too_many(self, batch: CommitBatch, want: Partition, current: Layout | None) -> bool:
-        """Return True if partitions by tokens would exceed SUBJECT_MOST, in the table or in this batch alone."""
+        """Return True if partitions by tokens or fields would exceed SUBJECT_MOST, in the table or in this batch alone.
+
+        Of fields the tasks count those of a batch.
+        """
+        if want.kind == "fields":
+            return current is not None and current.kind == "fields" and self._table.partitions() > SUBJECT_MOST
         if batch.subjects <= SUBJECT_MOST:
             return False
         if current is not None and current.kind == "tokens" and self._table.partitions() > SUBJECT_MOST:

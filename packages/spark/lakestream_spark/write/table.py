@@ -34,6 +34,7 @@ from lakestream.lake.table import encryption, ends
 from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.log import TableLog, log_directory
+from lakestream.lake.table.partitions import combinations, spark_values
 from lakestream.lake.table.policy import (
     LOG_CLEANUP_PROPERTY,
     MANAGED_PROPERTIES,
@@ -47,7 +48,6 @@ from lakestream.lake.table.policy import (
     of_config,
 )
 from lakestream.lake.table.schema import (
-    BOUNDS_METADATA,
     CREATED_PROPERTY,
     REMOVED_COLUMN,
     REMOVED_DDL,
@@ -233,8 +233,7 @@ class StreamTable:
         columns = StructType.fromDDL(TABLE_DDL + layout.ddl + (REMOVED_DDL if policy.archive else ""))
         assert isinstance(columns, StructType)
         for field in columns.fields:
-            if field.name == "bucket":
-                field.metadata = {BOUNDS_METADATA: list(layout.bounds)}
+            field.metadata = layout.metadata(field.name) if field.name in layout.columns else {}
         fixed = dict(TABLE_PROPERTIES)
         if not (self._storage.local or paths.is_plain(self.path)):
             fixed["delta.enableDeletionVectors"] = "false"  # deltalake 1.6 looks for them at the encoded path
@@ -336,11 +335,14 @@ class StreamTable:
         return Commit(self._spark, self._storage, self.path, application)
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        if layout.kind != "subject":
+        if layout.kind == "fields":
+            found = spark_values(layout, {field.name: field.dataType.typeName() for field in rows.schema.fields})
+            rows = rows.selectExpr("*", *(f"{value} AS {name}" for name, value in found.items()))
+        elif layout.kind != "subject":
             rows = rows.selectExpr("*", *layout.expressions())
-        if layout.kind == "bucket":
-            bounded = functions.col("bucket").alias("bucket", metadata={BOUNDS_METADATA: list(layout.bounds)})
-            rows = rows.withColumn("bucket", bounded)
+        for name in layout.columns:
+            if metadata := layout.metadata(name):
+                rows = rows.withColumn(name, functions.col(name).alias(name, metadata=metadata))
         return rows
 
     def sample(self) -> list[str]:
@@ -352,9 +354,9 @@ class StreamTable:
         return [row.subject for row in subjects.collect()]
 
     def partitions(self) -> int:
-        """Return the number of the table's partitions."""
+        """Return the number of the table's partitions; those of different times alone are one."""
         files = TableLog(self._storage, self.path).state().files.values()
-        return len({tuple(sorted(file.partition_values.items())) for file in files})
+        return combinations(file.partition_values for file in files)
 
     def frame(self) -> DataFrame:
         """Return the table's rows."""
