@@ -163,6 +163,12 @@ def record_typed(root: Path) -> dict[str, Any]:
         return {"versions": typed.fill(server)}
 
 
+def record_letters(root: Path) -> dict[str, Any]:
+    """Write a store whose misfits were sent, and a lake that lists another one, by a server that is killed."""
+    with running(root, lake.CONFIG) as server:
+        return typed.fill_letters(server, root / "store" / "lake")
+
+
 @contextlib.contextmanager
 def running(root: Path, config: str) -> Iterator[Server]:
     """Start a server over `root`/store; kill it at the end if it still runs."""
@@ -187,6 +193,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "cluster": record_cluster,
     "lake": record_lake,
     "typed": record_typed,
+    "typed-letters": record_letters,
 }
 
 

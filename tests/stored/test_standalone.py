@@ -12,8 +12,9 @@ import nats
 import pytest
 
 from tests.conftest import StartServer
+from tests.registry_world import RegistryWorld
 from tests.servers import Kind, Server
-from tests.stored import accounts, standalone, typed
+from tests.stored import accounts, lake, standalone, typed
 from tests.stored.facts import asked, names
 from tests.stored.recordings import unpack
 from tests.stored.standalone import Filler
@@ -252,6 +253,21 @@ def test_recorded_messages_have_the_schemas_that_were_in_force(start_server: Sta
     server = start_server(of=Kind.OURS, store=root / "store", config=typed.CONFIG)
     wanted = [*map(tuple, recorded["versions"]), typed.go_on(server)]
     assert typed.versions(server, root / "store" / "lake") == wanted
+
+
+def test_recorded_misfits_are_sent_once_and_definitions_are_given_back(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    root, recorded = unpack("typed-letters", tmp_path / "recorded")
+    server = start_server(of=Kind.OURS, store=root / "store", config=lake.CONFIG)
+    with Wire(server.address, timeout=SOON_S) as wire:
+        until(lambda: len(typed.letters(wire)) >= 3, "the last misfit is sent")
+        assert typed.letters(wire) == [1, 3, 4], "duplicates of the others were not refused: their window is over"
+    world = RegistryWorld(server.url)
+    try:
+        assert world.ask("GET", f"{typed.SUBJECT}/1") == (200, recorded["definition"])
+    finally:
+        world.close()
 
 
 def test_recorded_accounts_open_with_what_was_theirs(start_server: StartServer, tmp_path: Path) -> None:
