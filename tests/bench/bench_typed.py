@@ -4,10 +4,11 @@
 
 Orders of about 275 bytes of JSON with ten fields (tests/bench/bench_schemas.py), in segments of 16 MiB, with 10
 subjects. Each table in a process of its own, with the compactor as jobs/compact.py runs it (Spark with local[2], a heap
-of 512 MiB), warmed up on other streams: without a schema, with one, with `lakestream.data: drop-when-typed`, with three
-lines in each order, and with the same orders in Avro and in Protobuf. For comparison the same orders as lines of JSON:
-`spark.read.json` with the schema of the columns and a write to Delta, in the same Spark; and a loop of pyarrow's JSON
-reader and Parquet writer over blocks of 10,000 lines, on one core, which commits nothing.
+of 512 MiB), warmed up on other streams: without a schema, with one, with `lakestream.data: drop-when-typed`, with an
+upsert table beside it (`lakestream.table: latest($.email)`, up to a million keys), with three lines in each order, and
+with the same orders in Avro and in Protobuf. For comparison the same orders as lines of JSON: `spark.read.json` with
+the schema of the columns and a write to Delta, in the same Spark; and a loop of pyarrow's JSON reader and Parquet
+writer over blocks of 10,000 lines, on one core, which commits nothing.
 
 Prints messages a second from staged to committed, the CPU time it took, and bytes per message in the table; and the
 seconds of a sum by country in DuckDB, of typed columns and of the payloads' JSON. The last line has the bytes per
@@ -59,6 +60,7 @@ KINDS: dict[str, dict[str, str]] = {
     "untyped": {},
     "keep": ORDERS,
     "drop": ORDERS | {"lakestream.data": "drop-when-typed"},
+    "latest": ORDERS | {"lakestream.table": "latest($.email)"},
     "nested": ORDERS,
     "avro": ORDERS,
     "protobuf": ORDERS,

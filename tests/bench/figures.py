@@ -166,6 +166,7 @@ FIGURES = (
     Figure("typed_untyped", "typed", "orders of 275 B, `local[2]`: without a schema", "msgs/s"),
     Figure("typed_keep", "typed", "the same to typed columns, from JSON", "msgs/s", (_at_least("", 200_000),)),
     Figure("typed_drop", "typed", "the same with `drop-when-typed`", "msgs/s"),
+    Figure("typed_latest", "typed", "the same with an upsert table by a field of a million values", "msgs/s"),
     Figure("typed_nested", "typed", "orders with three lines each, from JSON", "msgs/s", (_at_least("", 60_000),)),
     Figure("typed_avro", "typed", "to typed columns, from Avro", "msgs/s", (_at_least("", 200_000),)),
     Figure("typed_protobuf", "typed", "to typed columns, from Protobuf", "msgs/s", (_at_least("", 200_000),)),
