@@ -335,6 +335,9 @@ class CreationJournal:
         made = ((os.path.join(self._root, relative), entries) for relative, entries in firsts.items())
         births = [Birth(directory, entries, self) for directory, entries in made]
         births = [birth for birth in births if self._files.exists(_segment(birth.directory))]
+        # Keys that the last run made without a sync: only the run that made one knows that.
+        keys = (os.path.join(birth.directory, KEY) for birth in births)
+        at_once(self._files.sync_file, [key for key in keys if self._files.exists(key)])
         at_once(Birth.sync, births)
         self.settle_all(births)
         self._drop_file()

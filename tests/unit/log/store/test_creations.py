@@ -15,9 +15,12 @@ from lakestream.log.format.errors import LogFrozen
 from lakestream.log.format.files import AT_ONCE, Files, InlineIo, UnsyncedFiles
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import segment_name
+from lakestream.log.sealing.files import SealedFiles
+from lakestream.log.sealing.keys import Keyring
 from lakestream.log.store.creations import (
     JOURNALED_BYTES,
     JOURNALED_ENTRIES,
+    KEY,
     NAME,
     REWRITE_BYTES,
     CreationJournal,
@@ -406,3 +409,18 @@ def test_a_new_log_is_in_memory_as_the_next_process_reads_it(tmp_path: Path) -> 
     assert isinstance(made.log, SegmentLog)
     assert isinstance(read.log, SegmentLog)
     assert of(made.log) == of(read.log)
+
+
+def test_the_key_of_a_stream_that_a_killed_server_created_is_synced_at_the_next_start(tmp_path: Path) -> None:
+    """Its run had made it without a sync, and a loss of power would take the key, and so the stream, at any time."""
+    syncs, root, masters = Syncs(), tmp_path / "store", Keyring(["key"])
+    files = SealedFiles(syncs, str(root / "jetstream"), masters)
+    stores = FileStores(str(root), LogOptions(), 1 << 20, InlineIo(), files)
+    stores.create("A", "S", "u-S", b"creation", memory=False)
+    assert KEY not in syncs.taken()
+    killed = tmp_path / "killed"
+    shutil.copytree(root, killed)
+    stores.close()
+    syncs.taken()
+    FileStores(str(killed), LogOptions(), 1 << 20, InlineIo(), SealedFiles(syncs, str(killed / "jetstream"), masters))
+    assert KEY in syncs.taken()
