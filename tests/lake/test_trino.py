@@ -113,6 +113,8 @@ def test_trino_reads_every_message_of_iceberg_after_each_change(
         stream.check(readers={"trino": rows})
     stream.model.configure(metadata | {"lakestream.iceberg": "v3"})
     stream.publish(10)
+    stream.compact()
+    stream.check(readers={"trino": rows})
     stream.model.remove([stream.model.next_seq - 2])
     stream.compact()
     assert stream.export.run()
