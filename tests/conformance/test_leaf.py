@@ -63,6 +63,7 @@ def stripped(found: list[Any]) -> list[Any]:
     return [one._replace(header=one.header.replace(b"Nats-Expected-Stream: ORDERS\r\n", b"")) for one in found]
 
 
+@pytest.mark.heavy
 def test_a_mirror_of_nats_server_equals_the_stream_whatever_is_killed(start_server: StartServer) -> None:
     [port] = free_ports(1)
     here, there = start_both(start_server, port)

@@ -69,7 +69,7 @@ def test_a_signal_stops_it_cleanly(start_server: StartServer, how: signal.Signal
     assert "Server Exiting.." in server.log()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.heavy), signal.SIGTERM])
 @pytest.mark.parametrize(
     "after", ["Starting ", "Starting JetStream", "to start JetStream", "Listening for client", "Server is ready"]
 )
