@@ -122,7 +122,7 @@ def _parts(directory: Path, options: argparse.Namespace) -> Iterator[tuple[str, 
     )
     promise = "terms do not go back, and no member votes for two candidates in a term"
     written = list(promises(replay.operations))
-    yield "write of a hard state", promise, test, len(written), broken_promises(replay.operations)
+    yield "write of a hard state", promise, test, len(written), broken_promises(written)
     if options.images:
         crashes = replay.crashes(options.images, Random(options.seed + 1))
         promise = "each acked message is on a majority of the images, and none is damaged"

@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
 
+from lakestream.log.format.errors import LogError
+from lakestream.log.store.creations import KEY as STREAM_KEY
 from lakestream.log.store.root import GONE, INCOMING
 from lakestream.raft.group.hard_state import NAME as HARD_STATE
-from lakestream.raft.group.hard_state import decode_slot
+from lakestream.raft.group.hard_state import SLOT, PersistentState, decode_slot
 from tests.cluster.nodes import Cluster, Node, until
 from tests.power.facts import NEVER, Consumer, Message, Stream, Version
 from tests.power.journal import Journal, Operation, build
 from tests.power.journal import Kind as Op
 from tests.power.lake_job import LakeJob
 from tests.power.workload import DURABLE, HOUR_NS, SUBJECTS, Client, Member, Recording
+from tests.sealing import files_of
 from tests.servers import Kind, configured
 from tests.wire import Closed, Wire, WireTimeout, pub
 
@@ -572,24 +577,56 @@ class Promised(NamedTuple):
 
 
 def promises(operations: Sequence[Operation]) -> Iterator[Promised]:
-    """Yield each term and vote that a recording writes, in order."""
-    members: dict[int, str] = {}
-    for operation in operations:
-        if operation.kind is Op.CREATE:
-            members.pop(operation.inode, None)
-            if os.path.basename(operation.path).startswith(HARD_STATE):
-                members[operation.inode] = f"{operation.path} of {operation.at}"
-        elif operation.kind is Op.WRITE and operation.inode in members:
-            _, state = decode_slot(operation.data.lstrip(b"\0"))  # the first one follows an empty slot
-            if state is not None:
-                yield Promised(members[operation.inode], state.hard.term, state.hard.vote)
+    """Yield each term and vote that a recording writes, in order.
+
+    The files are made again in another place, with the keys beside them: those of an encrypted store can be read only
+    as a whole.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        members: dict[int, str] = {}
+        copies: dict[int, Path] = {}
+        for operation in operations:
+            there, inode = Path(place, operation.path.lstrip("/")), operation.inode
+            if operation.kind is Op.CREATE:
+                members.pop(inode, None)
+                copies.pop(inode, None)
+                if there.name.startswith((HARD_STATE, STREAM_KEY)):
+                    there.parent.mkdir(parents=True, exist_ok=True)
+                    there.write_bytes(b"")
+                    copies[inode] = there
+                if there.name.startswith(HARD_STATE):
+                    members[inode] = f"{operation.path} of {operation.at}"
+            elif operation.kind is Op.WRITE and inode in copies:
+                with copies[inode].open("r+b") as file:
+                    os.pwrite(file.fileno(), operation.data, operation.number)
+                if inode in members and (state := _newest(copies[inode])) is not None:
+                    yield Promised(members[inode], state.hard.term, state.hard.vote)
+            elif operation.kind is Op.RENAME and there.exists():
+                target = Path(place, operation.target.lstrip("/"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(target, ignore_errors=True)
+                there.rename(target)
+                for moved, path in copies.items():
+                    if path.is_relative_to(there):
+                        copies[moved] = target / path.relative_to(there)
 
 
-def broken_promises(operations: Sequence[Operation]) -> list[str]:
+def _newest(path: Path) -> PersistentState | None:
+    """Return the newest state in a file of two slots; None if there is none yet."""
+    files = files_of(Path(str(path).partition("/jetstream/")[0]))
+    found: list[tuple[int, PersistentState]] = []
+    with contextlib.suppress(LogError), files.opened(str(path)) as fd:
+        for slot in (0, 1):
+            number, state = decode_slot(files.read_at(fd, SLOT, slot * SLOT))
+            found += [] if state is None else [(number, state)]
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def broken_promises(promised: Iterable[Promised]) -> list[str]:
     """Return members whose term went back, or that voted for two candidates in one term."""
     last: dict[str, Promised] = {}
     problems = []
-    for each in promises(operations):
+    for each in promised:
         before = last.get(each.member, each)
         if each.term < before.term:
             problems.append(f"{each.member}: term {before.term} became {each.term}")

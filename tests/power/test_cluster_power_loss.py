@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from tests.power.cluster import STEPS, broken_promises, recorded_cluster, steps
+from tests.power.cluster import STEPS, broken_promises, promises, recorded_cluster, steps
 from tests.power.disk import Loss
 from tests.power.journal import Kind
 from tests.power.replay import Crash, Replay
@@ -34,7 +34,7 @@ def test_nothing_is_lost_when_all_nodes_lose_power(tmp_path: Path, tmp_path_fact
     assert replay.differences() == [], "the journal is not what has happened"
     found = steps(replay.operations)
     assert all(found[step] for step in STEPS), found
-    assert broken_promises(replay.operations) == []
+    assert broken_promises(promises(replay.operations)) == []
     findings = replay.screen(replay.crashes(IMAGES, choice))
     findings += replay.run(replay.crashes(POINTS, choice))
     assert not findings, "\n".join(finding.describe(recording.directory) for finding in findings)
@@ -47,6 +47,4 @@ def _would_be_found(replay: Replay) -> None:
     kept = replay.operations
     replay.operations = [each for each in kept if each.kind is not Kind.SYNC or each.inode not in log]
     assert replay.screen([Crash(len(replay.operations), Loss.SYNCED, 1)]), "a log that was not synced"
-    created = [each for each in kept if each.kind is Kind.CREATE]
-    writes = [each for each in kept if each.kind is Kind.WRITE]
-    assert broken_promises([*created, *reversed(writes)]), "terms that go back"
+    assert broken_promises(reversed([*promises(kept)])), "terms that go back"
