@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
-from tests.stored import accounts, cluster, lake, standalone, typed
+from tests.stored import accounts, cluster, encrypted, lake, standalone, typed
 from tests.stored.facts import asked
 from tests.stored.recordings import archive, pack
 from tests.wire import Wire
@@ -169,6 +169,14 @@ def record_letters(root: Path) -> dict[str, Any]:
         return typed.fill_letters(server, root / "store" / "lake")
 
 
+def record_encrypted(root: Path) -> dict[str, Any]:
+    """Write an encrypted store with its encrypted lake, of which a part is compacted, by a server that is killed."""
+    with running(root, encrypted.CONFIG) as server:
+        encrypted.fill(server, root / "store" / "lake")
+        server.kill()
+        return {"messages": encrypted.ALL}
+
+
 @contextlib.contextmanager
 def running(root: Path, config: str) -> Iterator[Server]:
     """Start a server over `root`/store; kill it at the end if it still runs."""
@@ -194,6 +202,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "lake": record_lake,
     "typed": record_typed,
     "typed-letters": record_letters,
+    "encrypted": record_encrypted,
 }
 
 

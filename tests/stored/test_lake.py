@@ -13,6 +13,7 @@ from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.maintainer import Maintainer
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
+from tests.stored import encrypted
 from tests.stored import lake as stored
 from tests.stored.recordings import unpack
 from tests.stored.standalone import Filler, wait_copied
@@ -72,6 +73,21 @@ def test_a_recorded_lake_is_read_and_goes_on(
     server.stop()
     server.start()
     assert stored.facts(server, lake) == now
+
+
+@pytest.mark.heavy
+def test_a_recorded_encrypted_lake_is_read_and_goes_on(
+    spark: Any, compactor: Compactor, start_server: StartServer, tmp_path: Path
+) -> None:
+    root, _ = unpack("encrypted", tmp_path / "recorded")
+    lake = root / "store" / "lake"
+    server = start_server(of=Kind.OURS, store=root / "store", config=encrypted.CONFIG)
+    assert encrypted.found(server) == encrypted.expected()
+    assert encrypted.rows(lake) == encrypted.expected()
+    assert encrypted.staged(lake)
+    assert compactor.acquire()
+    stored.until(lambda: compactor.once() and not encrypted.staged(lake), "everything in the table")
+    assert encrypted.rows(lake) == encrypted.found(server) == encrypted.expected()
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
