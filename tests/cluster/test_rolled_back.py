@@ -152,7 +152,8 @@ def test_histories_that_have_parted_stop_the_replica_that_comes_back(
     assert bodies(cluster, leader) == wanted
 
     # Messages that only the old history has can be read on a separate server.
-    alone = Server(Kind.OURS, tmp_path / "alone")
+    # An encrypted one has the leader's key by this name (tests/servers.py).
+    alone = Server(Kind.OURS, tmp_path / "alone" / leader.store.name)
     shutil.copytree(parted, alone.store / "jetstream" / "$G" / "streams" / STREAM)
     for name in ("raft", "replica"):
         (alone.store / "jetstream" / "$G" / "streams" / STREAM / name).unlink()
