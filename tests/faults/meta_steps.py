@@ -189,7 +189,7 @@ def check(case: Case) -> str:
         assert operations[case.at] == case.operation, f"another operation: {operations[case.at]}"
         server = bench.world.servers.get(bench.faulty)
         for each in [error, server.meta.failed if server is not None else None]:
-            told = each is None or (isinstance(each, LogError | OSError) and "/nodes/" in str(each))
+            told = each is None or (isinstance(each, LogError | OSError) and "/nodes" in str(each))
             if not told and not bench.schedule.crashed:
                 return f"the error is {each!r}"
         return _goes_on(bench, case)
