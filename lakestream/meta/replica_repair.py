@@ -53,6 +53,7 @@ class Repairs:
         self._site, self._on_damage = site, on_damage
         self._known: dict[Replica, None] = {}  # a dict, for its order
         self._failed: Counter[str] = Counter()  # attempts to repair a segment, by its path
+        self._queued: deque[tuple[Replica, Segment]] = deque()  # whose damaged copies are gathered, the first one now
         self._unverified: deque[tuple[Replica, Store, Segment]] = deque()
         self._scrubbing = False
         self._began = 0
@@ -194,7 +195,9 @@ class Repairs:
             if 2 * released > len(replica.membership.voters):
                 self._refill(replica, segment)
             else:
-                self._gather(replica, segment, self._others(replica), [])
+                self._queued.append((replica, segment))
+                if len(self._queued) == 1:
+                    self._gather(replica, segment, self._others(replica), [])
             return
 
         def fetched(path: str, offer: Offer) -> None:
@@ -230,8 +233,13 @@ class Repairs:
     def _gather(self, replica: Replica, segment: Segment, members: Sequence[str], copies: list[bytes]) -> None:
         """Fetch the damaged files of one member after the other; then make a whole one of them and of this member's."""
         shared = self._site.shared
+        if replica.closed:
+            replica.repairing.discard(segment.path)
+            self._gather_next()
+            return
 
         def made(path: str | None, error: BaseException | None) -> None:
+            self._gather_next()
             if path is None:
                 self._later(replica, segment, error)
             else:
@@ -251,6 +259,13 @@ class Repairs:
             self._gather(replica, segment, members[1:], copies if content is None else [*copies, content])
 
         self._fetch(replica, segment, members[0], fetched, damaged=True)
+
+    def _gather_next(self) -> None:
+        """Go on with the next segment of which no member has a good copy: the copies of one are in memory at a time."""
+        self._queued.popleft()
+        if self._queued:
+            replica, segment = self._queued[0]
+            self._gather(replica, segment, self._others(replica), [])
 
     def _assembled(self, replica: Replica, segment: Segment, copies: list[bytes]) -> str:
         """Write a segment made of all copies; return its path. Block. Raise CorruptLog, OSError."""
@@ -280,7 +295,8 @@ class Repairs:
     def _later(self, replica: Replica, segment: Segment, error: BaseException | None) -> None:
         """Repeat a repair without success after a pause."""
         text = f"stream {replica.name}: {segment.path}: no other member had a good copy so far"
-        self._site.log.error(f"{text}; {error.what} at {error.offset}" if isinstance(error, CorruptLog) else text)
+        reason = f"{error.what} at offset {error.offset}" if isinstance(error, CorruptLog) else error
+        self._site.log.error(f"{text}; {reason}" if reason is not None else text)
 
         def again() -> None:
             replica.repairing.discard(segment.path)
