@@ -130,7 +130,8 @@ class Retained(msgspec.Struct, frozen=True):
             found = table_file(add)
             is_old = add.modification_time * 1_000_000 < self.time_ns or (found.rows and found.max_seq < self.seq)
             (gone if is_old else left).append(add)
-        return gone, small_ones(left)
+        # Files are read whole: rows under deletion vectors, which only other programs write here, would come back.
+        return gone, small_ones(add for add in left if add.deletion_vector is None)
 
     def kept(self, misfits: pa.Table) -> pa.Table:
         """Return those of some misfits that are kept."""
