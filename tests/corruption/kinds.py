@@ -47,6 +47,7 @@ LEFT_OUT = {
     r"jetstream/created\.journal": "lasts for a second; damaged in tests/unit/log/store/test_creations.py",
     rf"(jetstream/)?(_meta_/|[^/]+/streams/[^/]+/)?sealing\.key|{_STAGED}/[0-9a-f]{{32}}\.key": "keys of encrypted "
     "stores; damaged in tests/unit/log/sealing/test_sealed_files.py",
+    rf"{_TABLE}/_sealing\.key": "keys of encrypted tables; damaged in tests/unit/lake/table/test_encryption.py",
     r"(jetstream/)?_meta_/lost": "a number; see test_each_file_of_the_assignments_is_verified",
     rf"{_STREAM}/(sending-|repairing-|verifying-)\d+/.*": "copies for and from another node; a start removes them",
     rf"{_STREAM}/index\.cold.*": "has no name while it is open",

@@ -95,7 +95,7 @@ def test_each_name_in_the_code_has_a_kind() -> None:
     patterns = " ".join((*kinds.DAMAGED.values(), *kinds.LEFT_OUT)).replace("\\", "")
     names = [each.strip("-.") for each in PARTS]
     names += [value for name, value in vars(paths).items() if name.endswith("_FILE") and isinstance(value, str)]
-    names += [paths.SERVERS, paths.CHECKPOINT, paths.REMOVED, paths.KEPT, DIRECTORY, LOST]
+    names += [paths.TABLE_KEY, paths.SERVERS, paths.CHECKPOINT, paths.REMOVED, paths.KEPT, DIRECTORY, LOST]
     assert [name for name in names if name not in patterns] == []
 
 

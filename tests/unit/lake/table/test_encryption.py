@@ -60,6 +60,19 @@ def test_a_file_is_read_with_the_key_of_its_table_alone(table: str, monkeypatch:
         encryption.open_file(path, path)
 
 
+def test_one_damaged_copy_of_a_key_does_no_harm_and_two_are_found(table: str) -> None:
+    path, key = written(table), Path(f"{table}/_sealing.key")
+    whole = key.read_bytes()
+    for at in range(len(whole)):
+        key.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with encryption.open_file(path, path) as file:
+            assert file.read().equals(ROWS)
+    for damaged in (b"", whole[:1], bytes(each ^ 1 for each in whole)):
+        key.write_bytes(damaged)
+        with pytest.raises(TableSealed, match=r"_sealing\.key is damaged"):
+            encryption.open_file(path, path)
+
+
 def test_a_table_has_one_key_and_a_new_master_key_wraps_it(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, key = written(table), encryption.key_of(table)
     encryption.begin(table)
