@@ -290,7 +290,7 @@ class Server:
 
     def logged(self, word: str) -> list[str]:
         """Return the logged lines that have `word` in them, without process, time, level and addresses of clients."""
-        lines = [_STAMP.sub("", line) for line in self._lines if line.startswith("[")]
+        lines = [_STAMP.sub("", line) for line in list(self._lines) if line.startswith("[")]
         return [_CLIENT.sub("<address>", line.partition("] ")[2]) for line in lines if word in line.partition("] ")[2]]
 
     def wait_ports(self, directory: Path) -> dict[str, list[str]]:
