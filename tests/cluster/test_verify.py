@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.lake.staging.sealed import store_files
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
 from tests.sealing import files_of
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.cluster
 
 CONFIG = "lake { seal_bytes: 32KB, seal_age: 1h }"
 MESSAGES = 120
+STAGED = "lake/segments/S/*/*.seg"
 
 
 @pytest.fixture
@@ -63,6 +65,14 @@ def altered(cluster: Cluster, node: Node, *seqs: int) -> None:
     reachable(cluster)
 
 
+def lead(cluster: Cluster, node: Node) -> None:
+    """Let a node lead the stream, unless it does."""
+    if cluster.stream_leader("S") is not node:
+        with cluster.wire(node) as wire:
+            wire.api("STREAM.LEADER.STEPDOWN.S", {"placement": {"preferred": node.name}})
+        until(lambda: cluster.stream_leader("S") is node, "it leads")
+
+
 def reachable(cluster: Cluster) -> None:
     """Wait until all replicas have applied everything and answer their leader.
 
@@ -74,6 +84,12 @@ def reachable(cluster: Cluster) -> None:
 
 def aside(node: Node) -> list[Path]:
     return list((node.store / "jetstream/$G/aside").glob("S.differs-*"))
+
+
+def staged(leader: Node) -> Path:
+    """Wait until the leader has staged its first segment; return that."""
+    until(lambda: any(leader.store.glob(STAGED)), "a segment is staged")
+    return min(leader.store.glob(STAGED))
 
 
 @pytest.mark.smoke
@@ -98,15 +114,31 @@ def test_a_replica_with_other_messages_is_found_and_filled_again(cluster: Cluste
     publish(cluster, MESSAGES + 1, 5)
 
 
-def test_a_leader_with_other_messages_is_found_and_filled_again_by_the_next(cluster: Cluster) -> None:
-    odd = cluster.stream_leader("S")
+def test_a_replica_is_filled_again_although_the_lake_differs_from_the_leader(cluster: Cluster) -> None:
+    """A staged segment is no replica: it neither outvotes the leader nor takes it from the majority."""
+    leader = cluster.stream_leader("S")
+    odd = cluster.others(leader)[0]
+    segment = staged(leader)
     altered(cluster, odd, 17)
-    with cluster.wire(odd) as wire:
-        wire.api("STREAM.LEADER.STEPDOWN.S", {"placement": {"preferred": odd.name}})
-    until(lambda: cluster.stream_leader("S") is odd, "it leads again")
+    lead(cluster, leader)
+    alter(segment.parent, 18, files=store_files())
+    answer = verify(cluster, repair=True)
+    found = {(each["kind"], each["node"], each["sequence"]) for each in answer["findings"]}
+    assert found == {("staged", leader.name, 18), ("replica", odd.name, 17)}
+    assert [each["node"] for each in answer["repairs"] if "done" in each] == [odd.name], answer["repairs"]
+    until(lambda: len(aside(odd)) == 1, "its files are set aside")
+
+
+def test_a_leader_with_other_messages_is_found_and_filled_again_by_the_next(cluster: Cluster) -> None:
+    """The lake shows it, too, as it has the message as it was, and the leader's log is compared with it."""
+    odd = cluster.stream_leader("S")
+    staged(odd)
+    altered(cluster, odd, 17)
+    lead(cluster, odd)
     reachable(cluster)
     answer = verify(cluster, repair=True)
-    assert [(each["node"], each["sequence"]) for each in answer["findings"]] == [(odd.name, 17)]
+    found = [(each["kind"], each["node"], each["sequence"]) for each in answer["findings"]]
+    assert found == [("staged", odd.name, 17), ("replica", odd.name, 17)]
     until(lambda: len(aside(odd)) == 1, "its files are set aside")
     in_sync(cluster)
     assert cluster.stream_leader("S") is not odd

@@ -27,7 +27,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Kind as FrameKind
 from lakestream.log.format.packed import read_plain
-from lakestream.log.format.record import Record, encode_record, record_length
+from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.segment_store import SegmentStore
@@ -102,7 +102,7 @@ class LakeCheck:
             with self._storage.fetch(staged.path) as local:
                 files = reader(local, staged.path)
                 verify_segment(files, local)
-                found = content_digest(files, local)
+                found = _messages(files, local)
         except LogError as error:
             offset, what = getattr(error, "offset", 0), getattr(error, "what", str(error))
             repair = Repair.COMPACTOR if mine is not None else Repair.NONE
@@ -119,12 +119,13 @@ class LakeCheck:
             yield Finding(kind=FindingKind.STAGED, file=staged.path, what=what)
             return
         try:
-            wanted = content_digest(self._files, mine.path)
+            wanted = _messages(self._files, mine.path)
         except LogError:
             return  # a finding of the log
         if found != wanted:
-            what = f"its messages differ from those of {mine.path}"
-            yield Finding(kind=FindingKind.STAGED, file=staged.path, what=what)
+            seq = _first_difference(found, wanted)
+            what = f"its messages differ from those of {mine.path}, message {seq} and perhaps later ones"
+            yield Finding(kind=FindingKind.STAGED, file=staged.path, what=what, sequence=seq)
 
     # ------------------------------------------------------------------ the table
     def _through(self, position: int) -> int:
@@ -198,14 +199,17 @@ def digest(records: Sequence[Record]) -> bytes:
     return found.digest()
 
 
-def content_digest(files: Files, path: str) -> bytes:
-    """Return the digest of the messages in a sealed segment. Block. Raise LogError, OSError."""
+def _messages(files: Files, path: str) -> bytes:
+    """Return the records in a sealed segment, one behind the other. Block. Raise LogError, OSError."""
     content = read_plain(files, path)
     header = decode_segment_header(content)
     if isinstance(header, str):
         raise LogError(f"{path}: {header}")
-    found = blake2b(digest_size=16)
-    for frame, _ in iter_frames(content, path, header, read_footer(path, files)[2]):
-        if frame.kind == FrameKind.MESSAGES:
-            found.update(frame.body)
-    return found.digest()
+    frames = iter_frames(content, path, header, read_footer(path, files)[2])
+    return b"".join(frame.body for frame, _ in frames if frame.kind == FrameKind.MESSAGES)
+
+
+def _first_difference(*segments: bytes) -> int:
+    """Return the lowest sequence whose message is not the same in both."""
+    one, other = ({each.seq: each for each in iter_records(records)} for records in segments)
+    return min(seq for seq in one.keys() | other.keys() if one.get(seq) != other.get(seq))

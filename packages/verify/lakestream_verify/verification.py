@@ -290,7 +290,9 @@ class Verification:
 
     def _refill(self, comparison: Comparison, odd: list[str]) -> None:
         """Let the one replica that differs be filled again from the others, if those are a majority without damage."""
-        damaged = {each.node for each in self._findings if not each.harmless and each.kind is not FindingKind.REPLICA}
+        # What the lake has was staged by any of them: it says nothing of the replica that is compared with it.
+        others = (FindingKind.REPLICA, FindingKind.STAGED, FindingKind.TABLE)
+        damaged = {each.node for each in self._findings if not each.harmless and each.kind not in others}
         voters = self._replica.membership.voters
         fit = (side.node for side in self._sides.values() if not side.wrong and not side.uncompared)
         agreeing = [node for node in fit if node in voters and node not in odd and node not in damaged]

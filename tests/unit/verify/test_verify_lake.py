@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.staging import staging
-from lakestream.log.format.segment import HEADER_SIZE
+from lakestream.log.format.segment import HEADER_SIZE, read_footer
 from lakestream.log.store.segment_log import LogOptions
 from lakestream_verify.log.findings import Finding, FindingKind, Repair
 from lakestream_verify.stores import StoreCheck, lake_beside, root_of
 from tests.unit.account.test_engines import World
 from tests.unit.lake.read.test_live import Table
-from tests.unit.logkit import flip
+from tests.unit.logkit import alter, flip
 
 pytestmark = pytest.mark.unit
 
@@ -111,6 +111,15 @@ def test_a_staged_segment_with_other_messages_is_found(copy: Path) -> None:
     assert any(each.name == f"{int(first):020d}.seg" for each in log)
     shutil.copyfile(log[0], paths[-1])
     assert any(each.kind is FindingKind.STAGED for each in verify(copy)), (first, last)
+
+
+def test_the_first_message_that_differs_in_a_staged_segment_is_named(copy: Path) -> None:
+    path = sorted(copy.glob("lake/segments/S/*/*.seg"))[-1]
+    footer = read_footer(str(path))[0]
+    for seq in (footer.last_seq, footer.first_seq):
+        alter(path.parent, seq, b"s.9")
+        (finding,) = verify(copy)
+        assert (finding.kind, finding.sequence, finding.file) == (FindingKind.STAGED, seq, str(path))
 
 
 def test_rows_that_the_table_lacks_are_found(copy: Path) -> None:
