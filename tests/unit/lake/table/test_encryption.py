@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import duckdb
 import msgspec
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import Schema
+from pyarrow.parquet.encryption import create_decryption_properties
 
 from lakestream.lake.staging import sealed, staging
 from lakestream.lake.staging.staging import StreamIdentity
@@ -18,11 +25,14 @@ from lakestream.lake.table import encryption
 from lakestream.lake.table.actions import AddFile, table_file
 from lakestream.lake.table.encryption import TableSealed
 from lakestream.lake.table.row_groups import read_footer
+from lakestream.lake.table.schema import TABLE_COLUMNS, Layout, message_schema, table_schema
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.sealing.keys import VARIABLE, Keyring
 from lakestream_iceberg.errors import NotInIceberg
 from lakestream_iceberg.schema import iceberg_schema
+from lakestream_spark.write.data_files import DataFiles
 from lakestream_spark.write.file_statistics import FileStatistics
+from lakestream_sql.session import extension_path
 
 ROWS = pa.table({"subject": ["secret.a", "secret.b"], "seq": [1, 2]})
 
@@ -84,6 +94,49 @@ def test_a_table_has_one_key_and_a_new_master_key_wraps_it(table: str, monkeypat
     assert encryption.key_of(table) == key
     with encryption.open_file(path, path) as file:
         assert file.read().equals(ROWS)
+
+
+@pytest.fixture
+def delta(table: str) -> str:
+    """Return an encrypted table of 20,000 messages, with the files that a compactor writes."""
+    count = 20_000
+    columns = {"subject": [f"secret.{n % 7}" for n in range(count)], "seq": range(count), "time_ns": range(count)}
+    values: dict[str, Any] = {**columns, "data": [b"secret %d" % n for n in range(count)]}
+    arrays = [pa.array(values.get(field.name, [None] * count), field.type) for field in message_schema(False)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=message_schema(False))
+    [file] = DataFiles(table, Layout("bucket")).write([batch])
+    add = msgspec.to_builtins(file) | {"stats": file.stats}
+    made = Schema.from_arrow(table_schema(TABLE_COLUMNS)).to_json()
+    metadata = {"id": "t", "format": {"provider": "parquet", "options": {}}, "schemaString": made}
+    metadata |= {"partitionColumns": [], "configuration": encryption.properties(TABLE_COLUMNS)}
+    actions = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}, "metaData": metadata, "add": add}
+    os.makedirs(f"{table}/_delta_log")
+    lines = [json.dumps({name: value}) for name, value in actions.items()]
+    Path(f"{table}/_delta_log/{0:020}.json").write_text("\n".join(lines))
+    return table
+
+
+def test_programs_with_keys_of_their_own(delta: str) -> None:
+    """The table in docs/readers.md: who reads an encrypted table when told its key, and what the others say."""
+    files, key = deltalake.DeltaTable(delta).file_uris(), encryption.key_of(delta)
+    total = sum(range(20_000))
+    told = polars.ParquetDecryptionProperties(footer_key=key)
+    assert polars.scan_parquet(files, decryption=told).select(polars.col("seq").sum()).collect().item() == total
+    given = create_decryption_properties(key)
+    assert sum(pq.read_table(each, decryption_properties=given)["seq"].to_numpy().sum() for each in files) == total
+    with duckdb.connect() as duck:
+        duck.execute(f"LOAD '{extension_path()}'")
+        with pytest.raises(duckdb.Error, match="encrypted"):
+            duck.execute(f"SELECT sum(seq) FROM delta_scan('{delta}')").fetchall()
+        duck.execute(f"PRAGMA add_parquet_key('key', '{base64.b64encode(key).decode()}')")
+        one = f"read_parquet('{files[0]}', encryption_config = {{footer_key: 'key'}})"
+        assert duck.execute(f"SELECT count(*) FROM {one}").fetchall() == [(20_000,)]
+        with pytest.raises(duckdb.Error, match="are you using the right key"):
+            duck.execute(f"SELECT sum(seq) FROM {one}").fetchall()
+    with pytest.raises(Exception, match=r"(?i)encrypt"):
+        deltalake.QueryBuilder().register("t", deltalake.DeltaTable(delta)).execute("SELECT sum(seq) FROM t").read_all()
+    with pytest.raises(polars.exceptions.PolarsError):
+        polars.scan_delta(delta).collect()
 
 
 def test_a_plain_table_stays_plain(tmp_path: Path) -> None:
