@@ -585,3 +585,64 @@ def test_a_table_by_day_and_field_is_pruned_by_every_reader_and_read_by_the_serv
         assert DeltaTable(stream.table).metadata().partition_columns == columns
         stream.check()
     assert partitions() == {("de",), ("fr",), ("a/b='%",), (None,)}
+
+
+def test_a_table_by_fields_inside_of_structs_and_by_times_of_the_payload(stream: Stream) -> None:
+    at = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    made = {"type": "string", "format": "date-time"}
+    stream.register(2, N | {"at": at, "made": made})
+    by_field = {"lakestream.schema": "orders@2", "lakestream.partition": "$.at.zip, month($.made)"}
+    stream.model.configure(by_field)
+
+    def order(number: int) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "n": number,
+            "at": {"zip": f"z{number % 2}"},
+            "made": f"2026-0{5 + number % 2}-01T00:30:00+01:00",
+        }
+        for name in ("at", "made")[: number // 4]:
+            del found[name]
+        return found
+
+    def publish() -> None:
+        stream.publish(*map(order, range(12)), {"n": "x"})
+
+    publish()
+    assert stream.compact() == 1
+    stream.check()
+    columns = ["by_field1", "by_field2"]
+
+    def partitions() -> set[tuple[str | None, ...]]:
+        files = TableLog(stream.storage, stream.table).state().files.values()
+        return {tuple(add.partition_values[name] for name in columns) for add in files}
+
+    whole = {("z0", "2026-04"), ("z1", "2026-05"), (None, "2026-04"), (None, "2026-05"), (None, None)}
+    assert partitions() == whole
+    rows = stream.spark.read.format("delta").load(stream.storage.spark_path(stream.table))
+    for where, files in (("at.zip = 'z1'", 1), ("made < timestamp'2026-05-01 00:00:00Z'", 2)):
+        assert files_read(rows.where(where)) == files, where
+    publish()
+    stream.model.stage(stream.lake)
+    with Session(str(stream.lake)) as session:
+        where = "by_field1 = 'z1' AND by_field2 = '2026-05'"
+        assert session.query(f"SELECT count(*) FROM ORDERS WHERE {where}").fetchall() == [(4,)], "of the newest, too"
+    stream.compact(seal=False)
+
+    # By another layout and back, which Spark does, no value changes; the hour is UTC's whatever the session's zone is.
+    zone = stream.spark.conf.get("spark.sql.session.timeZone")
+    stream.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        for asked in ("subject", "hour($.made), $.at.zip", "$.at.zip, month($.made)"):
+            stream.model.configure(by_field | {"lakestream.partition": asked})
+            publish()
+            stream.compact()
+            stream.check()
+            if asked.startswith("hour"):
+                assert partitions() == {
+                    (None if text is None else f"{day}T23", zip_)
+                    for zip_, text in whole
+                    for day in [{"2026-04": "2026-04-30", "2026-05": "2026-05-31"}.get(text or "")]
+                }
+        assert partitions() == whole
+    finally:
+        stream.spark.conf.set("spark.sql.session.timeZone", zone)

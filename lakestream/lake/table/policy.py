@@ -31,7 +31,8 @@ The layout follows from the request, the number of subjects and the current layo
     subject         by subject up to 1,000 subjects, then by bucket
     tokens:1,3      by these tokens up to 1,000 combinations of them, then by bucket
     bucket[:N]      by bucket: N ranges of subjects
-    day(time), $.a  by day or hour, and by typed columns, up to 1,000 combinations of their values, then by bucket
+    day(time), $.a  by day or hour, and by typed columns, up to 1,000 combinations of their values, then by bucket; also
+                    by fields inside of them ($.a.b), and by the month, day or hour of their times: month($.a)
 
 A table does not go back from buckets unless its stream asks for something else. The rows of a file are sorted by
 sequence where it has one subject, else in runs of successive sequences, by subject within a run. So readers by sequence
@@ -47,7 +48,15 @@ import msgspec
 
 from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table.at import TimeTravelError, instant
-from lakestream.lake.table.schema import CLEAR_KEY, JSON_SCHEMA_PROPERTY, MASK_KEY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
+from lakestream.lake.table.schema import (
+    CLEAR_KEY,
+    JSON_SCHEMA_PROPERTY,
+    MASK_KEY,
+    SUBJECT_LIMIT,
+    SUBJECT_MOST,
+    Layout,
+    split_term,
+)
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.subjects import publishable
 from lakestream.schemas import naming
@@ -107,7 +116,8 @@ LEAST_TIME_TRAVEL_NS = HOUR_NS
 """Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
-_TERM = re.compile(r"(day|hour)\(\s*time\s*\)|\$\.([^\s,()$.]+)")
+_PATH = r"\$\.([^\s,()$.]+(?:\.[^\s,()$.]+)*)"
+_TERM = re.compile(rf"(day|hour)\(\s*time\s*\)|{_PATH}|(month|day|hour)\(\s*{_PATH}\s*\)")
 _LATEST = re.compile(r"latest(?:\((\s*\$\.[^\s,()$.]+\s*(?:,\s*\$\.[^\s,()$.]+\s*)*)\))?")
 _BOOLEAN = re.compile(r"true|false")
 _INTERVAL_PARTS = re.compile(r"(\d+)\s+(week|day|hour|minute|second)s?\b", re.IGNORECASE)
@@ -174,7 +184,7 @@ class Partition(msgspec.Struct, frozen=True):
         if self.kind == "bucket":
             return f"bucket:{self.buckets}"
         if self.kind == "fields":
-            return ", ".join(f"$.{term[1:]}" if term.startswith("$") else f"{term}(time)" for term in self.terms)
+            return ", ".join(_shown(term) for term in self.terms)
         return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
 
 
@@ -335,21 +345,25 @@ def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:
 
 def _check_fields(partition: Partition, masks: dict[str, str], has_schema: bool) -> None:
     """Raise BadPolicy if the fields of a partitioning are no columns, or must not be shown."""
-    fields = [term[1:] for term in partition.terms if term.startswith("$")]
-    if fields and not has_schema:
-        raise BadPolicy(PARTITION_KEY, f"fields need {SCHEMA_KEY}, which makes them columns")
-    if fields and MASK_KEY in masks:
+    paths = [split_term(term)[1] for term in partition.terms if term.startswith("$")]
+    if paths and not has_schema:
+        reason = f"$.{'.'.join(paths[0])} needs {SCHEMA_KEY}: a partition is by a column, which fields of a schema have"
+        raise BadPolicy(PARTITION_KEY, f"{reason}; `lakestream schema infer` proposes one")
+    if paths and MASK_KEY in masks:
         from lakestream.lake.table.masks import parse as parse_masks
 
-        hidden = {mask.path[0].casefold() for mask in parse_masks(masks[MASK_KEY]).fields}
-        if shown := [field for field in fields if field.casefold() in hidden]:
-            raise BadPolicy(PARTITION_KEY, f"$.{shown[0]} is masked, and the values of partitions are not")
+        hidden = [[name.casefold() for name in mask.path] for mask in parse_masks(masks[MASK_KEY]).fields]
+        for path in paths:
+            if any(all(a.casefold() == b for a, b in zip(path, other, strict=False)) for other in hidden):
+                raise BadPolicy(PARTITION_KEY, f"$.{'.'.join(path)} is masked, and the values of partitions are not")
 
 
 def _terms(text: str) -> Partition | None:
     """Return a partitioning by time and fields; None if it is none."""
     parts = [_TERM.fullmatch(part.strip()) for part in text.split(",")]
-    terms = tuple(part[1] or f"${part[2]}" for part in parts if part is not None)
+    terms = tuple(
+        part[1] or (f"${part[3]}({part[4]})" if part[3] else f"${part[2]}") for part in parts if part is not None
+    )
     times = sum(not term.startswith("$") for term in terms)
     if len(terms) < len(parts):
         return None
@@ -357,6 +371,13 @@ def _terms(text: str) -> Partition | None:
         reason = f"{text[:80]!r}: up to {MAX_TOKENS} different terms are possible, one of them a time"
         raise BadPolicy(PARTITION_KEY, reason)
     return Partition("fields", terms=terms)
+
+
+def _shown(term: str) -> str:
+    if not term.startswith("$"):
+        return f"{term}(time)"
+    function, path = split_term(term)
+    return f"{function}($.{'.'.join(path)})" if function else f"$.{'.'.join(path)}"
 
 
 def _partition(text: str) -> Partition:
@@ -380,7 +401,7 @@ def _partition(text: str) -> Partition:
         raise BadPolicy(
             PARTITION_KEY, f"tokens:{rest}: up to {MAX_TOKENS} different positions from 1 to {MAX_TOKEN} are expected"
         )
-    known = "auto, subject, tokens:1,3, bucket, bucket:N, or terms like day(time), $.field"
+    known = "auto, subject, tokens:1,3, bucket, bucket:N, or terms like day(time), hour(time), $.field, month($.field)"
     raise BadPolicy(PARTITION_KEY, f"{text[:80]!r} is not one of {known}")
 
 
@@ -492,9 +513,15 @@ def typed_terms(terms: tuple[str, ...]) -> tuple[str, ...]:
     """Return terms with the names of columns in the place of those of fields."""
     from lakestream.schemas.columns import column_names  # for the compactor; the server does not need it at its start
 
-    fields = [term[1:] for term in terms if term.startswith("$")]
-    names = dict(zip(fields, column_names(fields, root=True), strict=True))
-    return tuple(f"${names[term[1:]]}" if term.startswith("$") else term for term in terms)
+    fields = [split_term(term)[1][0] for term in terms if term.startswith("$")]
+    names = dict(zip(dict.fromkeys(fields), column_names(dict.fromkeys(fields), root=True), strict=True))
+
+    def typed(term: str) -> str:
+        function, (root, *inner) = split_term(term)
+        path = ".".join([names[root], *(column_names([name], root=False)[0] for name in inner)])
+        return f"${function}({path})" if function else f"${path}"
+
+    return tuple(typed(term) if term.startswith("$") else term for term in terms)
 
 
 def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:

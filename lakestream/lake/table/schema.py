@@ -62,7 +62,7 @@ MISFITS_PROPERTY = "lakestream.misfits_of"
 LATEST_PROPERTY = "lakestream.latest_of"
 """Property of an upsert table: the uid of its stream."""
 FIELD_METADATA = "lakestream.field"
-"""Metadata of the columns `by_field1` …: the typed column whose value they have."""
+"""Metadata of the columns `by_field1` …: the typed column whose value they have, as in a term of `Layout`."""
 BY_DAY, BY_HOUR, BY_FIELD = "by_day", "by_hour", "by_field"
 BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
@@ -101,7 +101,7 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 class Layout(msgspec.Struct, frozen=True):
     """Partitioning of a table: by subject, by some of its tokens, by bucket, or by time and typed columns (`fields`).
 
-    `terms`: of the kind `fields`, in order: `day` or `hour`, and the names of typed columns after a `$`.
+    `terms`: of the kind `fields`, in order: `day` or `hour`, and typed columns after a `$` (`split_term`).
 
     A bucket is a range of subjects: `bounds` has the first subject of each bucket except the first, ascending by their
     UTF-8 bytes. So each file holds a narrow range, and `WHERE subject = …` skips most files in any engine.
@@ -137,7 +137,7 @@ class Layout(msgspec.Struct, frozen=True):
         return "".join(f", {column} string" for column in self.columns if column != "subject")
 
     def field(self, column: str) -> str:
-        """Return the typed column whose value `by_field1` … has."""
+        """Return the term that `by_field1` … has the value of, without its `$`."""
         fields = [term[1:] for term in self.terms if term.startswith("$")]
         return fields[int(column.removeprefix(BY_FIELD)) - 1]
 
@@ -172,6 +172,12 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 SUBJECT = Layout()
+
+
+def split_term(term: str) -> tuple[str, list[str]]:
+    """Return the function ("", month, day or hour) and the path of a term: `$a`, `$a.b` or `$day(a.b)`."""
+    function, opened, path = term.removeprefix("$").rstrip(")").rpartition("(")
+    return (function if opened else ""), path.split(".")
 
 
 def layout_of(columns: Sequence[str], schema: str) -> Layout | None:

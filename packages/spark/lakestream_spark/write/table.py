@@ -336,7 +336,7 @@ class StreamTable:
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
         if layout.kind == "fields":
-            found = spark_values(layout, {field.name: field.dataType.typeName() for field in rows.schema.fields})
+            found = spark_values(layout, _types(rows.schema))
             rows = rows.selectExpr("*", *(f"{value} AS {name}" for name, value in found.items()))
         elif layout.kind != "subject":
             rows = rows.selectExpr("*", *layout.expressions())
@@ -432,6 +432,16 @@ class StreamTable:
 
     def _sql(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE delta.`{self.spark_path.replace('`', '``')}` {change}")
+
+
+def _types(struct: StructType, before: str = "") -> dict[str, str]:
+    """Return the names of the types of columns and of the fields inside of structs, by path."""
+    found = dict[str, str]()
+    for field in struct.fields:
+        found[f"{before}{field.name}"] = field.dataType.typeName()
+        if isinstance(field.dataType, StructType):
+            found |= _types(field.dataType, f"{before}{field.name}.")
+    return found
 
 
 def _order(layout: Layout) -> list[Any]:

@@ -41,6 +41,7 @@ LAYOUT = Layout("fields", terms=("day", "$country"))
         ("day(time)", ("day",), "day(time)"),
         ("hour( time ),$.country", ("hour", "$country"), "hour(time), $.country"),
         ("$.a, $.b,day(time)", ("$a", "$b", "day"), "$.a, $.b, day(time)"),
+        ("$.a.b.c, month( $.made.at )", ("$a.b.c", "$month(made.at)"), "$.a.b.c, month($.made.at)"),
     ],
 )
 def test_terms_are_times_and_fields(text: str, terms: tuple[str, ...], shown: str) -> None:
@@ -56,10 +57,13 @@ def test_terms_are_times_and_fields(text: str, terms: tuple[str, ...], shown: st
         ({KEY: "day(time), hour(time)"}, "one of them a time"),
         ({KEY: "$.a, $.a", **TYPED}, "different terms"),
         ({KEY: "$.a,$.b,$.c,$.d,$.e", **TYPED}, "up to 4"),
-        ({KEY: "$.a"}, "fields need lakestream.schema"),
-        ({KEY: "$.a.b", **TYPED}, "is not one of"),
+        ({KEY: "$.a.b"}, r"\$\.a\.b needs lakestream\.schema.*schema infer"),
+        ({KEY: "$.a..b", **TYPED}, "is not one of"),
+        ({KEY: "year($.a)", **TYPED}, "is not one of"),
         ({KEY: "day(seq)"}, "is not one of"),
         ({KEY: "$.Card", "lakestream.mask": '{"$.card": "hash"}', **TYPED}, "is masked"),
+        ({KEY: "$.card.no", "lakestream.mask": '{"$.card": "hash"}', **TYPED}, r"\$\.card\.no is masked"),
+        ({KEY: "day($.card)", "lakestream.mask": '{"$.card.no": "hash"}', **TYPED}, r"\$\.card is masked"),
     ],
 )
 def test_wrong_terms_are_refused_with_the_reason(metadata: dict[str, str], reason: str) -> None:
@@ -78,6 +82,10 @@ def test_a_table_tells_its_layout() -> None:
     assert policy.layout_agrees(layout, Partition("fields", terms=("$time", "hour", "$b")), Partition(), None)
     assert not policy.layout_agrees(layout, Partition("fields", terms=("hour", "$b")), Partition(), None)
     assert LAYOUT.metadata("by_field1") == {FIELD_METADATA: "country"}
+    inner = Layout("fields", terms=policy.typed_terms(("$time.a b", "$hour(time.x)", "$time")))
+    assert inner.terms == ("$time_.a_x20_b", "$hour(time_.x)", "$time_")
+    fields = [{"name": name, "metadata": inner.metadata(name)} for name in inner.columns]
+    assert layout_of(inner.columns, msgspec.json.encode({"fields": fields}).decode()) == inner
 
 
 def test_values_are_short_texts_of_scalar_columns_and_null_for_every_other_row() -> None:
@@ -93,6 +101,34 @@ def test_values_are_short_texts_of_scalar_columns_and_null_for_every_other_row()
     assert found["by_field4"].to_pylist()[0] == "2026-05-01"
     for other in ("f", "lacking"):
         assert partitions.arrays(Layout("fields", terms=(f"${other}",)), columns, 8)["by_field1"].null_count == 8
+
+
+def test_values_inside_of_structs_and_of_times_are_texts_too() -> None:
+    moments = [datetime(2026, 5, 1, 23, 59, 59, 999999, UTC), datetime(1969, 12, 31, 23, tzinfo=UTC), None]
+    struct = [{"city": {"zip": "1"}, "at": moments[0]}, {"city": None, "at": moments[1]}, None]
+    columns: dict[str, Any] = {"a": pa.array(struct, pa.struct([
+        ("city", pa.struct([("zip", pa.string())])), ("at", pa.timestamp("us", "UTC")),
+    ]))}  # fmt: skip
+    columns["d"] = pa.array([date(2026, 5, 1), None, date(1, 1, 1)])
+    columns["s"] = pa.array(["2026-05-01"] * 3)
+
+    def values(*terms: str) -> list[list[str | None]]:
+        found = partitions.arrays(Layout("fields", terms=terms), columns, 3)
+        return [each.to_pylist() for each in found.values()]
+
+    assert values("$a.city.zip", "$a.city.none", "$a.city", "$s.zip") == [["1", None, None], *[[None] * 3] * 3]
+    assert values("$month(a.at)", "$day(a.at)", "$hour(a.at)") == [
+        ["2026-05", "1969-12", None],
+        ["2026-05-01", "1969-12-31", None],
+        ["2026-05-01T23", "1969-12-31T23", None],
+    ]
+    assert values("$month(d)", "$day(d)", "$hour(d)", "$day(s)") == [
+        ["2026-05", None, "0001-01"], ["2026-05-01", None, "0001-01-01"], [None] * 3, [None] * 3,
+    ]  # fmt: skip
+    chunked = {"a": pa.chunked_array([columns["a"].slice(1), columns["a"].slice(0, 1)])}
+    found = partitions.arrays(Layout("fields", terms=("$a.city.zip", "$day(a.at)")), chunked, 3)
+    assert found["by_field1"].to_pylist() == [None, None, "1"]
+    assert found["by_field2"].to_pylist() == ["1969-12-31", None, "2026-05-01"]
 
 
 def messages(rows: list[tuple[int, str | None]]) -> pa.RecordBatch:
