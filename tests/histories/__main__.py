@@ -20,7 +20,7 @@ from pathlib import Path
 from tests import campaigns
 from tests.cluster.nemesis import possible
 from tests.histories.bugs import BUGS
-from tests.histories.campaign import Campaign, Plan, Result
+from tests.histories.campaign import Campaign, Plan, Result, is_encrypted
 from tests.histories.checks import CHECKS, check, report
 from tests.histories.plants import PLANTS
 from tests.histories.record import History, load, save
@@ -57,6 +57,9 @@ def main() -> int:
     parser.add_argument("--faults", default="", help="names, separated by commas; none: no faults (default: all)")
     parser.add_argument("--together", type=int, default=1, metavar="N", help="two to N faults at once (default 1)")
     parser.add_argument("--sync", default="", help="sync_interval of the servers (default: always)")
+    parser.add_argument(
+        "--encrypted", choices=("yes", "no"), help="encrypted stores (default: by the seed, half of them)"
+    )
     parser.add_argument("--no-lake", action="store_true", help="without lake and compactor")
     parser.add_argument("--out", type=Path, help="directory for history and stores (default: temporary)")
     parser.add_argument("--check", type=Path, help="check this history (JSON lines, or .xz), and run nothing")
@@ -88,9 +91,11 @@ def main() -> int:
         arguments.bug,
         arguments.together,
         arguments.sync,
+        arguments.encrypted == "yes" if arguments.encrypted else is_encrypted(seed),
     )
     directory = arguments.out or Path(tempfile.mkdtemp(prefix="histories-"))
-    print(f"seed {seed}, in {directory}", flush=True)
+    stores = "encrypted" if plan.encrypted else "plain"
+    print(f"seed {seed}, {stores} stores, in {directory}", flush=True)
     result = Campaign(plan, directory).run()
     print(f"{len(result.steps)} faults, {result.figures()}; {result.seconds:.0f} s")
     if arguments.save:
@@ -134,6 +139,7 @@ def _campaign(plan: Plan, result: Result) -> campaigns.Campaign:
         if set(names) & set(plan.faults)
     ]
     command = f"python -m tests.histories --seconds {plan.seconds:g} --seed {plan.seed} --nodes {plan.nodes}"
+    command += f" --encrypted {'yes' if plan.encrypted else 'no'}"
     return campaigns.Campaign("histories", command, round(result.seconds), rows, plan.seed)
 
 

@@ -19,6 +19,7 @@ import msgspec
 from deltalake.exceptions import TableNotFoundError
 
 from lakestream.lake.storage import paths
+from lakestream.log.sealing.keys import share
 from tests import key_clients
 from tests.chaos.audit import read_all
 from tests.cluster.nemesis import Nemesis, Step, schedule, together
@@ -53,7 +54,7 @@ from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, NEWS, OTHER, TOTA
 from tests.lake import tables
 from tests.lake.test_soak import Compactor
 from tests.linearizable import NEVER, Operation
-from tests.servers import Kind
+from tests.servers import Kind, encrypting
 from tests.wire import Wire
 
 REPLICAS = 3
@@ -69,6 +70,8 @@ ACCOUNTS = """
   TWO { jetstream: enabled, users: [ { user: two, password: p } ] }
 """
 ONE, TWO = ("one", "ONE"), ("two", "TWO")
+MASTERS = ("one", "second", "three")
+"""Keys of encrypted stores, also for the programs that read the lake; those of an even length are used with AES."""
 CONFIG = """lake {{ {lake} seal_bytes: 64k, seal_age: "1s", poll: "500ms" }}"""
 
 
@@ -86,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Maximum number of faults at once."""
     sync: str = ""
     """`sync_interval` of the servers; "" for the default, always."""
+    encrypted: bool = False
+    """Each server encrypts its store, with a key of its own."""
 
     @property
     def command(self) -> str:
@@ -97,8 +102,14 @@ class Plan(msgspec.Struct, frozen=True):
             *([f"--bug {self.bug}"] if self.bug else []),
             *([f"--together {self.together}"] if self.together > 1 else []),
             *([f"--sync {self.sync}"] if self.sync else []),
+            f"--encrypted {'yes' if self.encrypted else 'no'}",
         ]
         return " ".join(words)
+
+
+def is_encrypted(seed: int) -> bool:
+    """Return True if the run with this seed is one on encrypted stores, unless its command says otherwise: half are."""
+    return random.Random(f"{seed} encrypted").random() < 0.5
 
 
 class Result(msgspec.Struct):
@@ -190,8 +201,12 @@ class Campaign:
             user=ONE,
         )
         self.other = self.cluster.as_user(*TWO)
+        if plan.encrypted:
+            share(MASTERS)
         for node in self.cluster.nodes:
             node.bug = plan.bug
+            if plan.encrypted:
+                node.config = encrypting(node.config or "", MASTERS[node.number % len(MASTERS)])
         self.compactor = Compactor(self.lake) if self.lake is not None else None
         self.keys = Keys(self.recorder)
         self.clients: list[Client] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.nemesis import possible
-from tests.histories.campaign import Campaign, Plan
+from tests.histories.campaign import Campaign, Plan, is_encrypted
 from tests.histories.checks import report
 from tests.histories.record import History
 from tests.servers import Kind
@@ -32,8 +32,14 @@ def run(plan: Plan, directory: Path) -> int:
     return len(result.steps)
 
 
-def test_a_few_seconds_with_one_killed_leader_break_no_promise(tmp_path: Path) -> None:
-    assert run(Plan(seed=2630, seconds=3, faults=("kill",), nodes=3, lake=False), tmp_path) > 0
+@pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_a_few_seconds_with_one_killed_leader_break_no_promise(tmp_path: Path, encrypted: bool) -> None:
+    assert run(Plan(seed=2630, seconds=3, faults=("kill",), nodes=3, lake=False, encrypted=encrypted), tmp_path) > 0
+    assert encrypted is all((node / "jetstream/sealing.key").exists() for node in tmp_path.glob("n?"))
+
+
+def test_half_of_the_seeds_are_runs_on_encrypted_stores() -> None:
+    assert 480 < sum(map(is_encrypted, range(1000))) < 520
 
 
 @pytest.mark.heavy
@@ -41,11 +47,13 @@ def test_a_few_seconds_with_one_killed_leader_break_no_promise(tmp_path: Path) -
 def test_no_promise_is_broken_under_several_faults_at_once(tmp_path: Path) -> None:
     seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     faults = tuple(possible(Kind.OURS, 5, lake=True))
-    run(Plan(seed, SECONDS / 2, faults, nodes=5, lake=True, together=4, sync="2s"), tmp_path)
+    plan = Plan(seed, SECONDS / 2, faults, nodes=5, lake=True, together=4, sync="2s", encrypted=is_encrypted(seed))
+    run(plan, tmp_path)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800 + 3 * SECONDS)
 def test_no_promise_is_broken_under_all_faults(tmp_path: Path) -> None:
     seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    run(Plan(seed, SECONDS, tuple(possible(Kind.OURS, 5, lake=True)), nodes=5, lake=True), tmp_path)
+    faults = tuple(possible(Kind.OURS, 5, lake=True))
+    run(Plan(seed, SECONDS, faults, nodes=5, lake=True, encrypted=is_encrypted(seed)), tmp_path)
