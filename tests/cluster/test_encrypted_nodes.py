@@ -25,7 +25,7 @@ LAKE = 'seal_bytes: 4KB, seal_age: "200ms", retain_bytes: 0, poll: "100ms", stag
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(Kind.OURS, tmp_path)
+    cluster = Cluster(Kind.OURS, tmp_path, tags=[[name] for name in KEYS])
     plain = [node.config for node in cluster.nodes]
     for node, config in zip(cluster.nodes, plain, strict=True):
         set_key(node, f"{config}\nlake: false\njetstream {{ {KEYS[node.name]} }}\n", "")
@@ -84,6 +84,24 @@ def test_nodes_have_keys_of_their_own(cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.stop(signal.SIGTERM)
     assert [shown(node) for node in cluster.nodes] == [set()] * 3
+
+
+def test_a_stream_moves_between_nodes_of_different_keys(cluster: Cluster) -> None:
+    """Its only replica goes to each node in turn, also to the one without a key and back; each is killed with it."""
+    config = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "num_replicas": 1, "allow_direct": True}
+    one, two, three = cluster.nodes
+    cluster.ask("STREAM.CREATE.S", {**config, "placement": {"tags": [one.name]}})
+    for number, (node, after) in enumerate([(one, two), (two, three), (three, one), (one, two)], 1):
+        assert cluster.stream_leader("S") is node
+        publish(cluster, 50)
+        cluster.ask("STREAM.UPDATE.S", {**config, "placement": {"tags": [after.name]}})
+        until(lambda after=after: cluster.stream_leader("S") is after, "the other node leads it")
+        until(lambda node=node: not node.stream_directory("S").exists(), "the first one has removed it")
+        after.kill()
+        assert shown(after) == (set(SECRETS[:2]) if after is three else set())
+        after.start()
+        until(lambda after=after: cluster.stream_leader("S") is after, "it leads it again")
+        assert messages(cluster, after) == [b"SECRETTEXT"] * 50 * number
 
 
 def test_a_node_with_a_wrong_key_leaves_the_others_alone(cluster: Cluster) -> None:

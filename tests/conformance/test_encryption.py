@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients.test_sql_over_nats import Session
+from tests.conformance import test_backups as backups
 from tests.conftest import StartServer
-from tests.servers import Server, StartFailed
+from tests.servers import Kind, Server, StartFailed
 from tests.stored.record import SEALED
 from tests.stored.recordings import unpack
 from tests.wire import Closed, Wire
@@ -142,6 +143,49 @@ def test_a_recorded_store_opens(start_server: StartServer, tmp_path: Path) -> No
         for seq in range(1, facts["messages"] + 1):
             answer = wire.request("$JS.API.DIRECT.GET.S", b'{"seq":%d}' % seq)
             assert answer.data == b"message %d" % ((seq - 1) % 50)
+
+
+def test_a_backup_of_nats_server_passes_through_an_encrypted_store(start_server: StartServer) -> None:
+    """A store without a key gives its stream to one with a key, which is killed, and gets the same back."""
+    theirs = start_server(of=Kind.REAL)
+    ours = start_server(of=Kind.OURS, config=config("one", lake="lake: false"))
+    with Wire(theirs.address) as wire:
+        backups.fill(wire)
+        before = backups.contents(theirs)
+        request, data = backups.snapshot(wire)
+        assert wire.api("STREAM.DELETE.S")["success"]
+    with Wire(ours.address) as wire:
+        assert "error" not in backups.restore(wire, request, data)
+    ours.stop(signal.SIGKILL)
+    files = [path.read_bytes() for path in (ours.store / "jetstream").rglob("*") if path.is_file()]
+    assert not any(text in content for content in files for text in (b"s.1.x", b"49 49 49", b"SOME"))
+    ours.start()
+    assert backups.contents(ours) == before
+    with Wire(ours.address) as wire:
+        request, data = backups.snapshot(wire)
+    with Wire(theirs.address) as wire:
+        assert "error" not in backups.restore(wire, request, data)
+    assert backups.contents(theirs) == before
+
+
+def test_streams_go_from_worker_to_worker_with_their_keys(start_server: StartServer) -> None:
+    server = start_server(config=config("key0", lake="lake: false"), args=["--workers", "2"])
+    names = [f"SECRETSUBJECT{number}" for number in range(4)]
+    with Wire(server.address, timeout=20) as wire:
+        for name in names:
+            assert "error" not in wire.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    for number, workers in enumerate((3, 1, 2), 1):
+        with Wire(server.address, timeout=20) as wire:
+            for name in names:
+                assert wire.request(f"{name}.x", b"SECRETTEXT").json()["seq"] == number
+        server.stop(signal.SIGKILL)
+        assert not found(server.store)
+        server.args = ["--workers", str(workers)]
+        server.config = config(f"key{number}", f"prev_key: key{number - 1}", "lake: false")
+        server.start()
+        with Wire(server.address, timeout=20) as wire:
+            for name in names:
+                assert wire.api(f"STREAM.INFO.{name}")["state"]["messages"] == number
 
 
 def publish_until_it_is_killed(server: Server, acked: list[int], some: threading.Event) -> None:
