@@ -20,7 +20,7 @@ from lakestream.lake.read import readers
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream.lake.table import encryption
-from lakestream.lake.table.encryption import TableSealed
+from lakestream.lake.table.encryption import BOUNDED, TableSealed
 from lakestream.log.sealing.keys import VARIABLE
 from lakestream_client import connect
 from lakestream_spark.write.maintainer import Maintainer
@@ -32,6 +32,7 @@ from tests.servers import Kind, Server
 from tests.wire import Wire
 
 WORDS = (b"SECRETTEXT", b"SECRETSUBJECT", b"SECRETHEADER", b"SECRETABOUT")
+BOUNDS = ("minValues", "maxValues", "nullCount")
 MESSAGES = 10_000
 PATIENCE_S = 400.0
 
@@ -88,10 +89,10 @@ def fill(server: Server, count: int) -> None:
 
 
 def shown(server: Server) -> set[tuple[str, bytes]]:
-    """Return where one of the words is on disk."""
+    """Return where one of the words is on disk, in a file or its path."""
     files = [path for path in server.store.rglob("*") if path.is_file()]
     assert any(path.suffix == ".parquet" for path in files)
-    return {(str(path), word) for path in files for word in WORDS if word in path.read_bytes()}
+    return {(str(path), word) for path in files for word in WORDS if word in bytes(path) + path.read_bytes()}
 
 
 async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, server: Server) -> None:
@@ -153,7 +154,8 @@ async def test_nothing_of_a_stream_is_in_the_lake_in_plain_text(spark: Any, serv
 
 
 async def test_typed_tables_and_misfits_by_each_way_in(spark: Any, server: Server) -> None:
-    """SQL here and over NATS and the Python client have the rows, typed and not; the files show no value."""
+    """SQL here and over NATS and the Python client have the rows, typed and not; neither files nor their paths show a
+    value: a partition by a field, which the stream asks for, is not made."""
     properties = {"name": {"type": "string"}, "n": {"type": "integer"}}
     text = json.dumps({"type": "object", "properties": properties, "required": ["n"]})
 
@@ -161,7 +163,8 @@ async def test_typed_tables_and_misfits_by_each_way_in(spark: Any, server: Serve
         with Wire(server.address, timeout=60) as wire:
             body = json.dumps({"format": "json", "text": text}).encode()
             assert "error" not in wire.request("$LAKE.API.SCHEMA.ADD.people", body).json()
-            config = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "metadata": {"lakestream.schema": "people"}}
+            metadata = {"lakestream.schema": "people", "lakestream.partition": "$.name", "lakestream.table": "latest"}
+            config = {"name": "S", "subjects": ["SECRETSUBJECT.>"], "metadata": metadata}
             assert "error" not in wire.api("STREAM.CREATE.S", config)
             for n in range(1, 101):
                 value = {"name": f"SECRETTEXT {n}", "n": n} if n % 10 else {"name": "SECRETABOUT", "n": "SECRETHEADER"}
@@ -169,17 +172,22 @@ async def test_typed_tables_and_misfits_by_each_way_in(spark: Any, server: Serve
 
     await asyncio.to_thread(load)
     compaction = Steady(spark, server)
-    misfits = paths.table(compaction.lake, "S_misfits")
+    tables = [paths.table(compaction.lake, name) for name in ("S", "S_misfits", "S_latest")]
 
     async def there() -> bool:
         await compaction.run()
-        tables = (paths.table(compaction.lake, "S"), misfits)
         if not all(map(deltalake.DeltaTable.is_deltatable, tables)):
             return False
-        return [len(readers.arrow(table, ["seq"])) for table in tables] == [100, 10]
+        return [len(readers.arrow(table, ["seq"])) for table in tables] == [100, 10, 7]
 
     await eventually(there, PATIENCE_S)
     assert not shown(server)
+    for table in tables:
+        assert not set(deltalake.DeltaTable(table).metadata().partition_columns) - {"bucket"}
+        lines = [line for path in Path(table, "_delta_log").glob("*.json") for line in path.read_text().splitlines()]
+        stated = [json.loads(each["add"]["stats"]) for each in map(json.loads, lines) if "add" in each]
+        assert stated
+        assert {name for each in stated for part in BOUNDS for name in each.get(part, {})} <= {*BOUNDED}, table
     misfit = [(n, "n") for n in range(10, 101, 10)]
     fitting = [(n, f"SECRETTEXT {n}", n) for n in range(1, 101) if n % 10]
     typed, odd = (

@@ -8,7 +8,7 @@ One key for a table, not one for a file: a reader needs no more than the file's 
 the table with any program that takes one. AES-GCM allows 2³² pieces with one key; a file of 100 MB has a few thousand.
 
 Statistics in the log would show subjects and payloads, so there are none of these columns, and the table has no
-partitions by subject. What stays readable: names of columns, sequences and times, numbers and sizes.
+partitions. What stays readable: names of columns, sequences and times, numbers and sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.sealing.keys import VARIABLE, from_environment
 
 BOUNDED = ("seq", "time", "time_ns", "removed_time_ns")
-"""Columns whose bounds the log of an encrypted table may show."""
+"""Columns whose bounds and numbers of NULLs the log of an encrypted table may show."""
 ENCRYPTED = "lakestream.encrypted"
 """Property that says so, for programs that see only the log."""
 END = b"PARE"
@@ -84,6 +84,11 @@ def writing(table: str) -> Any | None:
     from pyarrow.parquet.encryption import create_encryption_properties
 
     return create_encryption_properties(key_of(table))
+
+
+def null_counts(rows: Any, keys: Any | None) -> dict[str, int]:
+    """Return the numbers of NULLs in the rows of a file, of columns in BOUNDED if `keys` encrypt it."""
+    return {name: rows.column(name).null_count for name in rows.column_names if keys is None or name in BOUNDED}
 
 
 def reading(path: str, end: bytes) -> Any | None:

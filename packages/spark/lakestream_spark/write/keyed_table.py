@@ -267,7 +267,8 @@ class KeyedTable:
             size, tags = content.tell(), sink.end.tags()
         seqs = pc.min_max(rows.column("seq")).as_py()
         bounds = {"minValues": {"seq": seqs["min"]}, "maxValues": {"seq": seqs["max"]}}
-        nulls = {each: rows.column(each).null_count for each in rows.column_names if _is_flat(rows, each)}
+        flat = rows.select([each for each in rows.column_names if _is_flat(rows, each)])
+        nulls = encryption.null_counts(flat, options["encryption_properties"])
         stats = {"numRecords": len(rows), **bounds, "nullCount": nulls}
         now_ms = time.time_ns() // 1_000_000
         return NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags)

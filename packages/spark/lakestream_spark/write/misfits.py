@@ -94,11 +94,9 @@ class MisfitFiles:
         self._held, self._rows = [], 0
         name = f"part-{len(self._written):05}-{uuid.uuid4()}.c000.snappy.parquet"
         with self._storage.writing(f"{self._table}/{name}") as content:
-            sink = ends.EndWriter(content)
-            writer = pq.ParquetWriter(
-                sink, MISFIT_SCHEMA, store_schema=False, write_page_checksum=True,
-                encryption_properties=encryption.writing(self._table),
-            )  # fmt: skip
+            sink, keys = ends.EndWriter(content), encryption.writing(self._table)
+            options = {"write_page_checksum": True, "encryption_properties": keys}
+            writer = pq.ParquetWriter(sink, MISFIT_SCHEMA, store_schema=False, **options)
             writer.write_table(rows)
             sink.begin_end()
             writer.close()
@@ -108,7 +106,7 @@ class MisfitFiles:
             "numRecords": len(rows),
             "minValues": {"seq": seqs["min"]},
             "maxValues": {"seq": seqs["max"]},
-            "nullCount": {field: rows.column(field).null_count for field in rows.column_names},
+            "nullCount": encryption.null_counts(rows, keys),
         }
         now_ms = time.time_ns() // 1_000_000
         self._written.append(NewFile(name, {}, size, now_ms, msgspec.json.encode(stats).decode(), tags))
