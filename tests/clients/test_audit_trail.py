@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from lakestream_verify.audit_check import AuditMessage, check
 from tests.clients.test_sql_over_nats import Session
 from tests.console import Browser
+from tests.docs.blocks import ROOT
 from tests.servers import Kind, Server, encrypting
 
 pytestmark = pytest.mark.conformance
@@ -124,6 +126,15 @@ def test_the_outcome_of_a_query_is_noted(server: Server) -> None:
         (server_itself, {"error": 400}),
         (server_itself, {"error": 400}),
     ]
+
+
+def test_the_query_of_the_page_shows_who_asked(server: Server) -> None:
+    (query,) = re.findall(r"```sql\n(.*?FROM LAKE_AUDIT.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
+    Session(server, "bob").ask("SELECT 1 AS mine")
+    messages(server, 2)
+    rows = Session(server).ask(query).rows
+    assert [(row["who"], row["query"]) for row in rows][-1] == ("bob", "SELECT 1 AS mine"), rows
+    assert rows[-1]["time"].startswith("20")
 
 
 def test_queries_of_the_console_and_their_outcome_are_noted(server: Server) -> None:
