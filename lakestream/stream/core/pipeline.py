@@ -42,7 +42,9 @@ Deciding on messages is in proposer.py, applying committed entries in applier.py
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -147,8 +149,8 @@ class Pipeline:
         self.batch: Batch | None = None
         self.on_change: Callable[[], None] = nothing_left
         self.on_lost: Callable[[list[object]], None] = lambda contexts: None
-        self._open: list[Proposal] = []
-        self._flying: list[Proposal] = []
+        self._open: deque[Proposal] = deque()
+        self._flying: deque[Proposal] = deque()
         self._committed = 0  # of these, the oldest: they are committed, and the group has handed them out
         self._scheduled = False
         self._began_ns, self._write_bytes = 0, WRITE_BYTES
@@ -174,7 +176,7 @@ class Pipeline:
 
     def uncommitted(self) -> list[Proposal]:
         """Return everything proposed and not committed, oldest first."""
-        return self._flying + self._open
+        return [*self._flying, *self._open]
 
     def batches(self) -> list[Batch]:
         """Return the uncommitted batches, newest first."""
@@ -322,20 +324,22 @@ class Pipeline:
 
     def _next_write(self) -> list[Proposal]:
         """Take what one write is to have from what was gathered."""
-        proposals, size = self._open, 0
+        waiting, taken, size = self._open, list[Proposal](), 0
         # In a replicated stream each write has the positions of open fast batches, which were proposed last.
-        for at, proposal in enumerate(proposals if len(proposals) > 1 and not self.replicated else ()):
-            context = proposal.context
-            size += context.size if isinstance(context, Batch) else _share(context)
-            if at and size > self._write_bytes:
-                self._open = proposals[at:]
-                return proposals[:at]
-        self._open, self.batch = [], None
-        return proposals
+        parted = len(waiting) > 1 and not self.replicated
+        while waiting:
+            if parted:
+                context = waiting[0].context
+                size += context.size if isinstance(context, Batch) else _share(context)
+                if taken and size > self._write_bytes:
+                    return taken
+            taken.append(waiting.popleft())
+        self.batch = None
+        return taken
 
     def flying(self) -> list[object]:
         """Return the contexts of what was handed over and is not committed, oldest first."""
-        return [proposal.context for proposal in self._flying[self._committed :]]
+        return [proposal.context for proposal in islice(self._flying, self._committed, None)]
 
     def committed(self, count: int) -> None:
         """Note that the next `count` proposals are committed. `landed` follows for each, as it is applied."""
@@ -349,7 +353,7 @@ class Pipeline:
         """Forget the oldest proposal, which is committed and about to be applied."""
         if self._committed:  # else leadership was lost meanwhile, and all were forgotten
             self._committed -= 1
-            del self._flying[0]
+            self._flying.popleft()
 
     def operated(self) -> None:
         """Note that an operation is applied."""
@@ -357,13 +361,13 @@ class Pipeline:
 
     def put_back(self, proposals: Sequence[Proposal]) -> None:
         """Take back committed proposals that could not be applied, and count those behind them as such, too."""
-        self._flying[:0] = proposals
+        self._flying.extendleft(reversed(proposals))
         self._committed = 0
 
     def take_all(self) -> tuple[list[object], list[object]]:
         """Forget all proposals; return the contexts of those that were handed over, and of those that were not."""
         flying, unproposed = self.flying(), [proposal.context for proposal in self._open]
-        self._flying, self._open, self._committed, self.operations = [], [], 0, 0
+        self._flying, self._open, self._committed, self.operations = deque(), deque(), 0, 0
         self.let_go(self.pending_bytes)
         return flying, unproposed
 
