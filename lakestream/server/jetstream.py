@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.account.api.subjects import Api
@@ -69,18 +68,9 @@ STOP_WAIT_S = 10.0
 HAND_OVER_WAIT_S = 2.0
 """Maximum time for other nodes to take over leadership at the end."""
 
-AHEAD_NS = 1_000_000
-"""Pause between two of `AHEAD` (1 ms), in which the server serves its clients."""
 AHEAD = (
-    "lakestream.stream.consumer.acks",
-    "lakestream.account.schemas.definitions",
-    "lakestream.stream.consumer.delivery",
-    "lakestream.stream.consumer.consumers",
-    "lakestream.stream.mirroring.mirroring",
-    "lakestream.stream.features.schedules",
-    "lakestream.stream.features.time_travel",
-    "lakestream.stream.assembly",
     "lakestream.stream.rules",
+    "lakestream.account.schemas.definitions",
     "lakestream.account.get.direct",
     "lakestream.account.api.streams",
     "lakestream.account.api.consumers",
@@ -88,7 +78,7 @@ AHEAD = (
     "lakestream.meta.replica",
 )
 """Modules that the first stream and its requests need. A server without streams is ready before it has them, and loads
-them behind that, in this order: each has a few modules that those before it lack, so that no turn takes long."""
+them behind that."""
 
 LAKE_THREADS = 8
 """Pieces of work for the lake at once, such as a look at a table; further ones queue. The log has threads of its own: a
@@ -375,17 +365,9 @@ class JetStream:
     def start(self) -> None:
         """Go on once the server is ready: take part in the cluster, follow the lake."""
         self.node.start()
-        self._clock.call_later(AHEAD_NS, functools.partial(self._load_ahead, iter(AHEAD)))
         if self.keeper is not None:
             self.keeper.start()
             self._clock.call_later(LOOK_NS, self._look_for_schemas)
-
-    def _load_ahead(self, names: Iterator[str]) -> None:
-        """Load the next of these modules, and then the others."""
-        name = next(names, "")
-        if name and not self._stopping:
-            importlib.import_module(name)
-            self._clock.call_later(AHEAD_NS, functools.partial(self._load_ahead, names))
 
     def _look_for_schemas(self) -> None:
         """Have the lake get what was registered: one timer for all accounts, of which few have schemas."""

@@ -7,6 +7,7 @@ here; each gets only what it needs.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import signal
 import sys
@@ -74,6 +75,12 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S = 0.0005
 """Time for which the event loop may keep the interpreter from an I/O thread that has finished its fsync (0.5 ms)."""
 
+
+AHEAD_NS = 1_000_000
+"""Time between the start and the load of what the first clients need (1 ms)."""
+FOR_INFO, FOR_SIGNATURES = "nacl.bindings", "cryptography.hazmat.primitives.asymmetric.ed25519"
+FOR_CERTIFICATES = "cryptography.x509", "cryptography.hazmat.primitives.serialization"
+"""Libraries that the first client needs, the first one that signs, the first certificate: 4 to 30 ms each."""
 
 SETTLE_NS = 1_000_000_000
 """Maximum delay of a PONG until other workers have taken in what the client sent (1 s)."""
@@ -203,7 +210,7 @@ class Node:
         if options.jetstream is None and options.sql.enabled:
             raise StartError("SQL needs JetStream: add a block jetstream, or remove the block sql")
         if options.jetstream is not None:
-            from lakestream.server.jetstream import JetStream  # with streams, their log and the lake
+            from lakestream.server.jetstream import AHEAD, JetStream  # with streams, their log and the lake
             from lakestream.server.temporary_links import TemporaryLinks
 
             self.log.info("Starting JetStream")
@@ -249,10 +256,27 @@ class Node:
             await self.cluster.first_attempts()  # so that clients are told of the other nodes from the first INFO on
             self.log.info("Server is ready")
         self.io.submit(trim, lambda _, __: None)  # imports and recovery leave some MiB free
+        ahead = [FOR_INFO]
+        if self.logins.of(STANDARD).challenges:
+            ahead.append(FOR_SIGNATURES)
+        if "lakestream.net.tls" in sys.modules:  # here, or towards other servers
+            ahead += FOR_CERTIFICATES
+        if self.jetstream is not None:
+            ahead += AHEAD
+        clock.call_later(AHEAD_NS, lambda: self._load_ahead(ahead))
         if worker is not None:
             self.log.quiet = False
             self.log.info(f"Worker {worker.index} is ready")
             worker.report_ready(self.listeners.listening(0))
+
+    def _load_ahead(self, names: Sequence[str]) -> None:
+        """Load modules that the first clients need, in a thread: in the event loop they would hold up all others."""
+
+        def loaded(_: object, error: BaseException | None) -> None:
+            if error is not None:  # the first client that needs it finds the same
+                self.log.exception("a module could not be loaded", error)
+
+        self.io.lane(background=True).submit(lambda: [importlib.import_module(name) for name in names], loaded)
 
     def _sql_services(self) -> list[Callable[[str, Bus], Subscribed]]:
         """Return SQL over NATS if it is configured. Raises StartError."""
