@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -73,6 +74,9 @@ class Phases:
         self._waited = False  # `_begin` has waited for an end
         self.steady: Callable[[], int] = lambda: 0
         """Returns the time in ns: that of the server's clock, once there is one."""
+        self.last: Callable[..., object] = self._end
+        """The newest callback: called here, for the result of a thread, or by a timer of the clock. Work of the event
+        loop outside of any function, such as freeing that result, is mostly its doing."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn; of the next one, if this one ends already."""
@@ -107,6 +111,11 @@ class Phases:
         callbacks, self._next = self._next, []
         self._call(callbacks)
 
+    def run(self, callback: Callable[..., object], *args: object) -> None:
+        """Call, and note the callback as the last one."""
+        self.last = callback
+        callback(*args)
+
     def _ask(self) -> None:
         if not self._asked:
             self._asked = True
@@ -140,6 +149,7 @@ class Phases:
 
     def _call(self, callbacks: list[Callable[[], None]]) -> None:
         for callback in callbacks:
+            self.last = callback
             try:
                 callback()
             except Exception as error:
@@ -157,7 +167,7 @@ class LoopClock:
         self._loop = loop
         self._log = log
         phases = phases or Phases(loop, log)
-        self.call_soon, self.call_with_output = phases.call_soon, phases.call_with_output
+        self.call_soon, self.call_with_output, self._run = phases.call_soon, phases.call_with_output, phases.run
         self._tasks: set[asyncio.Task[Any]] = set()
         self._began = self.now() - _clock(_UPTIME)
         self._difference = 0
@@ -179,7 +189,7 @@ class LoopClock:
         self.call_later(STEP_LOOK_NS, self.watch_steps)
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(delay_ns / 1e9, callback)
+        return self._loop.call_later(delay_ns / 1e9, self._run, callback)
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(awaitable)
@@ -341,18 +351,20 @@ class ThreadIo(Io):
     Lanes whose work is slow share other threads, so that those with a fast disk do not wait for them.
 
     Args:
-        call_last: calls at the end of the turn.
+        phases: of the loop's turns; None: the end of a turn is the next one.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         threads: int = IO_THREADS,
-        call_last: Callable[[Callable[[], None]], object] | None = None,
+        phases: Phases | None = None,
     ) -> None:
         self._loop = loop
-        self._call_last = call_last or loop.call_soon
-        self._threads = _Threads(loop.call_soon_threadsafe, threads, "lakestream-io", threads)
+        self._call_last = loop.call_soon if phases is None else phases.call_last
+        tell: Callable[..., object] = loop.call_soon_threadsafe
+        self._tell = tell if phases is None else partial(tell, phases.run)
+        self._threads = _Threads(self._tell, threads, "lakestream-io", threads)
         self._slow: _Threads | None = None
         self._shared = Lane(self)
         self._later = False  # a piece of brief work waits for its turn of the loop
@@ -380,7 +392,7 @@ class ThreadIo(Io):
         """Do what `Lane.submit` says."""
         if lane.slow and lane is not self._shared:
             if self._slow is None:
-                self._slow = _Threads(self._loop.call_soon_threadsafe, SLOW_THREADS, "lakestream-slow-io", 0)
+                self._slow = _Threads(self._tell, SLOW_THREADS, "lakestream-slow-io", 0)
             self._slow.room()
             self._slow.put(work, done, lane, time.monotonic_ns())
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 
 from lakestream.log.format.files import Files
 from lakestream.logging import Logger
@@ -31,9 +30,9 @@ class Machine:
         """Return the clock of a server."""
         return LoopClock(loop, log, phases)
 
-    def io(self, loop: asyncio.AbstractEventLoop, call_last: Callable[[Callable[[], None]], object]) -> ThreadIo:
+    def io(self, loop: asyncio.AbstractEventLoop, phases: Phases) -> ThreadIo:
         """Return the threads of a server."""
-        return ThreadIo(loop, call_last=call_last)
+        return ThreadIo(loop, phases=phases)
 
     def threads(self, loop: asyncio.AbstractEventLoop, count: int) -> ThreadIo:
         """Return so many threads for work that must not hold up the log's."""

@@ -117,7 +117,7 @@ class Node:
         self._workers: Workers | None = None
         self._ids = itertools.count(1) if worker is None else itertools.count(worker.index + 1, worker.count)
         self._cleanups: list[Callable[[], None]] = []
-        self.stalls = StallWatch(self.log)
+        self.stalls = StallWatch(self.log, lambda: self._phases.last)
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
@@ -134,7 +134,7 @@ class Node:
         await self.start()
         self._handle_signals()
         Collector().start()
-        self.stalls.start(self.clock)
+        self.stalls.start()
         await self._stopped.wait()
         self.stalls.stop()
         await self.stop()
@@ -146,10 +146,10 @@ class Node:
         self._stopped = asyncio.Event()
         self.log.quiet = self._worker is not None and not self._worker.first
         options = self.options
-        phases = Phases(loop, self.log)
+        phases = self._phases = Phases(loop, self.log)
         self.clock = self._machine.clock(loop, self.log, phases)
         phases.steady = self.clock.steady
-        self.io = self._machine.io(loop, phases.call_last)
+        self.io = self._machine.io(loop, phases)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)
         Trimmer(self.clock, self.io, self._machine.resident).start()

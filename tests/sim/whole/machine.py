@@ -54,9 +54,9 @@ class SimIo(ThreadIo):
         host: Host,
         loop: SimLoop,
         files: SimFiles,
-        call_last: Callable[[Callable[[], None]], object],
+        phases: Phases,
     ) -> None:
-        super().__init__(loop, 0, call_last)
+        super().__init__(loop, 0, phases)
         self._host, self._sim, self._files = host, loop, files
 
     def lane(self, background: bool = False) -> Io:
@@ -153,8 +153,8 @@ class SimMachine(Machine):
     def clock(self, loop: asyncio.AbstractEventLoop, log: Logger, phases: Phases) -> LoopClock:
         return SimClock(self._host, self._loop, log, phases)
 
-    def io(self, loop: asyncio.AbstractEventLoop, call_last: Callable[[Callable[[], None]], object]) -> ThreadIo:
-        return SimIo(self._host, self._loop, self.files, call_last)  # type: ignore[arg-type]
+    def io(self, loop: asyncio.AbstractEventLoop, phases: Phases) -> ThreadIo:
+        return SimIo(self._host, self._loop, self.files, phases)  # type: ignore[arg-type]
 
     def threads(self, loop: asyncio.AbstractEventLoop, count: int) -> ThreadIo:
         return SimThreads(self._loop, count)
