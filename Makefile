@@ -156,7 +156,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.faults --seed $$RANDOM --rounds 100
 	@$(BIN)/python -m tests.overload
 	@$(BIN)/python -m tests.lake_faults
-	@$(BIN)/python -m tests.sim --whole --seeds 500
+	@$(BIN)/python -m tests.sim --whole --swarm --seed $$((RANDOM * 10000 + 1)) --seeds 10000 --seconds 5 --keep-going
 	@$(BIN)/python -m tests.spec
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_DAMAGE_CASES=200 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--script", type=Path, help="faults of a campaign (schedule.json of tests.histories)")
     parser.add_argument("--whole", action="store_true", help="whole servers with clients, not only groups")
     parser.add_argument("--seconds", type=int, default=20, help="virtual seconds of faults (with --whole; default 20)")
+    parser.add_argument("--swarm", action="store_true", help="some faults and some work in each seed (with --whole)")
     parser.add_argument("--bug", default="", help="plant a bug of tests/sim/whole/bugs.py (with --whole)")
     parser.add_argument("--save", action="store_true", help="write the results to docs/reliability (with --whole)")
     args = parser.parse_args()
@@ -57,7 +58,8 @@ def _many(args: argparse.Namespace, script: Sequence[Step] | None) -> int:
         if outcome.failure:
             failed += 1
             again = command(outcome.seed, args.shell) + (f" --script {args.script}" if args.script else "")
-            print(f"seed {outcome.seed}: {outcome.failure}\n  repeat: {again}", flush=True)
+            shrink = f"python -m tests.sim.shrink {outcome.seed} --shell {args.shell}"
+            print(f"seed {outcome.seed}: {outcome.failure}\n  repeat: {again}\n  shrink: {shrink}", flush=True)
             if not args.keep_going:
                 break
     spent = time.monotonic() - began

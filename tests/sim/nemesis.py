@@ -6,6 +6,7 @@ minority of the voters have lost durable entries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import msgspec
 
 from lakestream.log.format.frame import Kind
 from lakestream.raft.core.messages import Membership
+from tests.sim.acts import Act
 from tests.sim.checks import Shadow
 from tests.sim.core_node import CoreDisk, CoreHost, CoreProcess
 from tests.sim.events import MS, S
@@ -29,7 +31,7 @@ class Nemesis:
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
-        self.random = random
+        self.random = self._drawing = random
         self.over = False
         self.damaged: set[str] = set()
         plan = world.plan
@@ -81,16 +83,23 @@ class Nemesis:
                 self.start_later(name)
 
     def _later(self) -> None:
-        self.world.events.after(self.random.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
+        self.world.events.after(self._drawing.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
 
     def _act(self) -> None:
         if self.over:
             return
         self._later()
+        weights = [weight for weight, _ in self.faults]
+        (fault,) = self._drawing.choices([fault for _, fault in self.faults], weights)
+        self.world.perform(Act(self.world.events.now, fault.__name__, self._drawing.getrandbits(32)))
+
+    def perform(self, act: Act) -> None:
+        """Inject a fault."""
+        self.random = Random(act.chance)
         if self.random.random() < 0.5:
             self.repair()
-        (fault,) = self.random.choices([fault for _, fault in self.faults], [weight for weight, _ in self.faults])
-        self.world.count(f"fault {fault.__name__}")
+        self.world.count(f"fault {act.name}")
+        fault: Callable[[], None] = getattr(self, act.name)
         fault()
 
     def _pick(self) -> str:

@@ -17,18 +17,20 @@ from unittest.mock import patch
 import msgspec
 
 from lakestream.raft.core.core import Core
+from tests.sim.acts import Act
 from tests.sim.script import Step, scripted
 from tests.sim.world import Plan, World, plan_of
 
 
 class Outcome(msgspec.Struct):
-    """Result of a seed. `failure` is "" if every property held."""
+    """Result of a seed: `failure` is "" if every property held, `acts` are faults and operations until then."""
 
     seed: int
     failure: str
     counts: dict[str, int]
     seconds: float
     trace: list[str]
+    acts: list[Act]
 
 
 def run_seed(
@@ -37,12 +39,13 @@ def run_seed(
     tracing: bool = False,
     core_class: type[Core] = Core,
     script: Sequence[Step] | None = None,
+    plan: Plan | None = None,
 ) -> Outcome:
-    """Run one seed, with the faults of a script if there is one."""
+    """Run one seed, with the faults of a script if there is one, or a plan."""
     logging.disable(logging.CRITICAL)  # disk failures are intended
     began = time.perf_counter()
     if script is None:
-        world = World(plan_of(seed, shell), core_class, tracing)
+        world = World(plan or plan_of(seed, shell), core_class, tracing)
     else:
         world = scripted(seed, shell, script, core_class, tracing)
     failure = ""
@@ -58,7 +61,7 @@ def run_seed(
     world.counts.update(
         committed=len(world.checker.committed), acked=len(world.checker.acked), terms=len(world.checker.leaders)
     )
-    return Outcome(seed, failure, dict(world.counts), time.perf_counter() - began, world.trace)
+    return Outcome(seed, failure, dict(world.counts), time.perf_counter() - began, world.trace, world.acts)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.core.ready import RaftOptions
 from lakestream.raft.group.ports import Channel
+from tests.sim.acts import Act, replay
 from tests.sim.checks import Checker, Violation
 from tests.sim.core_node import CoreHost
 from tests.sim.events import MS, US, Events, S
@@ -27,7 +28,7 @@ CALM_NS = 60 * S
 """Virtual time within which a cluster without faults must agree."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parameters of a run, drawn from the seed unless they are set. Times in ns."""
 
     seed: int
@@ -49,6 +50,8 @@ class Plan(msgspec.Struct, frozen=True):
     rollbacks: bool = False
     options: RaftOptions = RaftOptions()
     weather: Weather = Weather(True, 100 * US, 5 * MS)
+    acts: tuple[Act, ...] | None = None
+    """Exactly these faults and operations of clients; None: drawn from the seed."""
 
 
 def plan_of(seed: int, shell: str = "core") -> Plan:
@@ -109,7 +112,7 @@ class World:
         self.events = Events()
         self.trace: list[str] = []
         self.tracing = tracing
-        self.random = Random(f"world {plan.seed}")
+        self.random = self._drawing = Random(f"world {plan.seed}")
         self.names = [chr(ord("a") + number) for number in range(plan.nodes + plan.spare)]
         self.founders = Membership(tuple(self.names[: plan.nodes]))
         self.checker = Checker(self.names)
@@ -118,6 +121,7 @@ class World:
         self.network.on_change = self._node_changed
         self.slow: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
+        self.acts: list[Act] = []
         self.proposed = 0
         self.calm = False
         self.machines: dict[str, Machine] = {}
@@ -143,8 +147,11 @@ class World:
         """
         for machine in self.machines.values():
             machine.start()
-        self._client_later()
-        self.nemesis.start()
+        if self.plan.acts is None:
+            self._client_later()
+            self.nemesis.start()
+        else:
+            replay(self.events, self.plan.acts, self.perform)
         self.events.run_until(self.plan.fault_ns)
         self.nemesis.end()
         self.calm = True
@@ -213,16 +220,28 @@ class World:
         return b"command-%d-" % self.proposed + b"." * self.random.randrange(30)
 
     def _client_later(self) -> None:
-        self.events.after(self.random.randrange(1, 2 * self.plan.writes_every_ns), self._client)
+        self.events.after(self._drawing.randrange(1, 2 * self.plan.writes_every_ns), self._client)
 
     def _client(self) -> None:
         if self.calm:
             return
         self._client_later()
-        if self.random.random() < 0.3:
+        name = "read" if self._drawing.random() < 0.3 else "write"
+        self.perform(Act(self.events.now, name, self._drawing.getrandbits(32)))
+
+    def perform(self, act: Act) -> None:
+        """Do what was drawn."""
+        if self.calm:
+            return
+        self.acts.append(act)
+        if act.name in ("read", "write"):
+            self.random = Random(act.chance)
+        if act.name == "read":
             self.read_everywhere()
-        else:
+        elif act.name == "write":
             self._write([self.next_command() for _ in range(self.random.randint(1, 5))])
+        else:
+            self.nemesis.perform(act)
 
     def _someone(self) -> Machine | None:
         """Return a machine whose process believes to lead; in a partition there may be several."""

@@ -33,51 +33,64 @@ ROWS = (
 PROMISE = "acked messages, order, revisions, consumers, batches, copies; replicas agree; healthy within 60 s"
 
 
+LINES = 20
+"""Seeds that have a line each; of more there is one every `PROGRESS_S`."""
+PROGRESS_S = 30.0
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the seeds; return 1 if one failed."""
-    began, failed = time.monotonic(), 0
+    began = said = time.monotonic()
+    failed = done = steps = messages = 0
+    spent = 0.0
     counts: Counter[str] = Counter()
-    done: list[Outcome] = []
+    swarm = " --swarm" if args.swarm else ""
     for outcome in _outcomes(args):
-        done.append(outcome)
+        done, steps, messages = done + 1, steps + outcome.steps, messages + outcome.messages
+        spent += outcome.processor_s
         counts.update(outcome.counts)
         if args.trace:
             print("\n".join(outcome.trace))
         if outcome.failure:
             failed += 1
+            options = f"--seconds {args.seconds}{swarm}"
             print(
-                f"seed {outcome.seed}: {outcome.failure}\n  repeat: {command(outcome.seed, args.seconds)}", flush=True
+                f"seed {outcome.seed}: {outcome.failure}\n  repeat: {command(outcome.seed, args.seconds)}{swarm}\n"
+                f"  shrink: python -m tests.sim.shrink {outcome.seed} {options}",
+                flush=True,
             )
-        print(
-            f"  seed {outcome.seed}: {outcome.virtual_s:.1f} virtual s, {outcome.steps:,} steps, "
-            f"digest {outcome.digest:08x}"
-        )
+        if args.seeds <= LINES or outcome.failure:
+            print(
+                f"  seed {outcome.seed}: {outcome.virtual_s:.1f} virtual s, {outcome.steps:,} steps, "
+                f"digest {outcome.digest:08x}"
+            )
+        elif time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            left = (said - began) / done * (args.seeds - done)
+            print(f"  {done:,} of {args.seeds:,} seeds, {failed} failed, {left / 60:,.0f} minutes left", flush=True)
         if outcome.failure and not args.keep_going:
             break
-    steps, messages = sum(each.steps for each in done), sum(each.messages for each in done)
-    spent = sum(each.processor_s for each in done)
     happened = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
     print(
-        f"{len(done)} seeds in {time.monotonic() - began:.1f} s, {failed} failed: {steps:,} steps and {messages:,} "
+        f"{done:,} seeds in {time.monotonic() - began:.1f} s, {failed} failed: {steps:,} steps and {messages:,} "
         f"messages in {spent:.1f} s of a processor, {steps / spent * 60:,.0f} steps a minute; {happened}"
     )
     if args.save:
-        _save(args, len(done), failed, int(spent), counts)
+        _save(args, done, failed, int(spent), counts)
     return 1 if failed else 0
 
 
 def _outcomes(args: argparse.Namespace) -> Iterator[Outcome]:
     seeds = range(args.seed, args.seed + args.seeds)
+    work = partial(run_seed, seconds=args.seconds, tracing=args.trace, swarm=args.swarm)
     if args.bug:
         with planted(BUGS[args.bug]):
-            for seed in seeds:
-                yield run_seed(seed, args.seconds, args.trace)
+            yield from map(work, seeds)
     elif args.jobs == 1 or args.seeds == 1:
-        for seed in seeds:
-            yield run_seed(seed, args.seconds, args.trace)
+        yield from map(work, seeds)
     else:
         with ProcessPoolExecutor(args.jobs, max_tasks_per_child=20) as pool:
-            yield from pool.map(partial(run_seed, seconds=args.seconds, tracing=args.trace), seeds)
+            yield from pool.map(work, seeds)
 
 
 def _save(args: argparse.Namespace, done: int, failed: int, spent: int, counts: Counter[str]) -> None:
@@ -87,4 +100,5 @@ def _save(args: argparse.Namespace, done: int, failed: int, spent: int, counts: 
         rounds = sum(counts[f"fault {name}"] for name in names)
         rows.append(Row(fault, PROMISE, TEST, rounds, result))
     again = f"python -m tests.sim --whole --seed {args.seed} --seeds {args.seeds} --seconds {args.seconds}"
+    again += " --swarm" if args.swarm else ""
     save(Campaign("simulation", again, spent, rows, args.seed))

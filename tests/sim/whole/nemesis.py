@@ -6,9 +6,11 @@ Belongs here: the faults, chosen at random, each for a while, within what the se
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.sim.acts import Act, replay
 from tests.sim.disk import SimFiles
 from tests.sim.events import MS, S
 from tests.sim.whole.checks import streams_of
@@ -23,46 +25,56 @@ SLOW, FAST = 0.9, 1.1
 """Rates of timers that a lease allows for (raft/core/leader.py)."""
 
 
+OF_SERVERS = (
+    (3, "kill"),
+    (3, "cut_power"),
+    (1, "cut_all_power"),
+    (2, "isolate"),
+    (2, "cut_one_way"),
+    (2, "depose"),
+    (3, "heal"),
+    (2, "pause"),
+    (2, "slow_disk"),
+    (2, "fail_midway"),
+    (1, "step_clock"),
+    (1, "skew"),
+    (1, "fail_once"),
+    (1, "fill_disk"),
+    (1, "damage"),
+)
+OF_THE_LAKE = (
+    (2, "lake_away"),
+    (2, "lake_cut"),
+    (1, "lake_slow"),
+    (2, "lake_flaky"),
+    (3, "kill_compactor"),
+    (2, "pause_compactor"),
+)
+FAULTS = tuple(name for _, name in OF_SERVERS + OF_THE_LAKE)
+"""Names of the methods of `Nemesis` that inject faults, with their weights above."""
+
+
 class Nemesis:
     """Injects the faults."""
 
     def __init__(self, world: World, random: Random) -> None:
-        self.world, self.random = world, random
+        self.world, self.random, self._drawing = world, random, random
         self.over = self.damaged = self._deposing = False
+        self.acts: list[Act] = []
+        self._began = 0
         self._unwell: dict[str, SimFiles] = {}
         """Files of processes that may take no writes until a restart (docs/failure-modes.md), by host."""
-        every = [
-            (3, self.kill),
-            (3, self.cut_power),
-            (1, self.cut_all_power),
-            (2, self.isolate),
-            (2, self.cut_one_way),
-            (2, self.depose),
-            (3, self.heal),
-            (2, self.pause),
-            (2, self.slow_disk),
-            (2, self.fail_midway),
-            (1, self.step_clock),
-            (1, self.skew),
-            (1, self.fail_once),
-            (1, self.fill_disk),
-            (1, self.damage),
-        ]
-        if world.plan.lake:
-            every += [
-                (2, self.lake_away),
-                (2, self.lake_cut),
-                (1, self.lake_slow),
-                (2, self.lake_flaky),
-                (3, self.kill_compactor),
-                (2, self.pause_compactor),
-            ]
         names = world.plan.faults
-        self.faults = [(weight, fault) for weight, fault in every if not names or fault.__name__ in names]
+        every = OF_SERVERS + (OF_THE_LAKE if world.plan.lake else ())
+        self.faults = [(weight, name) for weight, name in every if not names or name in names]
 
     def start(self) -> None:
         """Start injecting faults."""
-        self._later()
+        self._began = self.world.events.now
+        if self.world.plan.acts is None:
+            self._later()
+        else:
+            replay(self.world.events, self.world.plan.acts, self._perform)
 
     def end(self) -> None:
         """Stop, and repair everything."""
@@ -84,14 +96,24 @@ class Nemesis:
             compactor.start()
 
     def _later(self) -> None:
-        self.world.events.after(self.random.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
+        self.world.events.after(self._drawing.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
 
     def _act(self) -> None:
         if self.over or not self.faults:
             return
         self._later()
-        (fault,) = self.random.choices([fault for _, fault in self.faults], [weight for weight, _ in self.faults])
-        self.world.counts[f"fault {fault.__name__}"] += 1
+        weights = [weight for weight, _ in self.faults]
+        (name,) = self._drawing.choices([name for _, name in self.faults], weights)
+        since = self.world.events.now - self._began
+        self._perform(Act(since, name, self._drawing.getrandbits(32)))
+
+    def _perform(self, act: Act) -> None:
+        if self.over:
+            return
+        self.acts.append(act)
+        self.random = Random(act.chance)
+        self.world.counts[f"fault {act.name}"] += 1
+        fault: Callable[[], None] = getattr(self, act.name)
         fault()
 
     def _pick(self) -> Host:

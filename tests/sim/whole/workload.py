@@ -71,6 +71,10 @@ def sequences(reply: bytes) -> tuple[int, int, int]:
     return int(parts[at]), int(parts[at + 1]), int(parts[at + 2])
 
 
+PARTS = ("events", "single", "limits", "bucket", "queue", "copies", "batches", "scaled", "churn", "operator")
+"""Parts of the workload, `_make_` of each of which sets it out."""
+
+
 class Workload:
     """All clients of a run."""
 
@@ -80,25 +84,13 @@ class Workload:
         self.over = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._readers: list[Reader] = []
-        self._parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "events": self._make_events,
-            "single": self._make_single,
-            "limits": self._make_limits,
-            "bucket": self._make_bucket,
-            "queue": self._make_queue,
-            "copies": self._make_copies,
-            "batches": self._make_batches,
-            "scaled": self._make_scaled,
-            "churn": self._make_churn,
-            "operator": self._make_operator,
-        }
 
     async def prepare(self) -> None:
         """Make the streams."""
         self.admin = self.world.client("admin")
-        chosen = self.world.plan.work or tuple(self._parts)
-        for name, make in self._parts.items():
-            if name in chosen:
+        for name in PARTS:
+            if not self.world.plan.work or name in self.world.plan.work:
+                make: Callable[[], Coroutine[Any, Any, None]] = getattr(self, f"_make_{name}")
                 await make()
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ import gc
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from zlib import crc32
 import msgspec
 
 from lakestream.server.heap import trim
+from tests.sim.acts import Act
 from tests.sim.checks import Violation
 from tests.sim.events import MS, Events, S
 from tests.sim.whole.checks import Content, check_end, damaged, lagging, unhealthy
@@ -29,10 +31,10 @@ from tests.sim.whole.lake import ROOT, Lake, reachable
 from tests.sim.whole.lake_checks import behind, check_tables, checked_drops, table_content
 from tests.sim.whole.loop import SimLoop
 from tests.sim.whole.machine import Host, Watch, options_of
-from tests.sim.whole.nemesis import Nemesis
+from tests.sim.whole.nemesis import FAULTS, Nemesis
 from tests.sim.whole.network import End, Network
 from tests.sim.whole.surroundings import Current, surroundings
-from tests.sim.whole.workload import Workload
+from tests.sim.whole.workload import PARTS, Workload
 
 START_NS = 60 * S
 """Virtual time within which a new cluster must serve."""
@@ -46,7 +48,7 @@ CLIENTS = "10.0.1.1"
 """Address of the clients' machine."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parameters of a run, drawn from the seed. Times in ns."""
 
     seed: int
@@ -60,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Names of the parts of the workload; (): all of them."""
     lake: bool = False
     """The servers have a lake, with compactors."""
+    acts: tuple[Act, ...] | None = None
+    """Exactly these faults; None: drawn from the seed."""
 
 
 def plan_of(seed: int, seconds: int = 20) -> Plan:
@@ -73,6 +77,17 @@ def plan_of(seed: int, seconds: int = 20) -> Plan:
         slowest_ns=random.choice((MS, 5 * MS, 30 * MS)),
         lake=random.random() < 0.5,
     )
+
+
+def swarmed(plan: Plan) -> Plan:
+    """Return the plan with some faults and some parts of the workload only: each alone shows what all together hide."""
+    random = Random(f"swarm {plan.seed}")
+
+    def some(names: Sequence[str]) -> tuple[str, ...]:
+        share = random.choice((0.2, 0.5, 0.8))
+        return tuple(name for name in names if random.random() < share) or (random.choice(names),)
+
+    return msgspec.structs.replace(plan, faults=some(FAULTS), work=some(PARTS))
 
 
 class World(Watch):
@@ -280,6 +295,7 @@ class Outcome(msgspec.Struct):
         processor_s: time of the processor that it took; `virtual_s`: virtual time.
         steps: callbacks of all event loops; `messages`: published by clients and received by consumers.
         digest: of all that arrived and was logged, with its times.
+        acts: faults that were injected.
     """
 
     seed: int
@@ -291,12 +307,17 @@ class Outcome(msgspec.Struct):
     messages: int
     digest: int
     trace: list[str]
+    acts: list[Act]
 
 
-def run_seed(seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | None = None) -> Outcome:
-    """Run one seed with `seconds` of faults, or a plan."""
+def run_seed(
+    seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | None = None, *, swarm: bool = False
+) -> Outcome:
+    """Run one seed with `seconds` of faults, perhaps as one of a swarm, or a plan."""
     began, failure = time.process_time(), ""
-    world = World(plan or plan_of(seed, seconds), tracing)
+    if plan is None:
+        plan = swarmed(plan_of(seed, seconds)) if swarm else plan_of(seed, seconds)
+    world = World(plan, tracing)
     try:
         world.run()
     except Violation as error:
@@ -312,6 +333,7 @@ def run_seed(seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | N
         world.messages,
         world.digest,
         world.trace,
+        world.nemesis.acts,
     )
     del world
     _free()
