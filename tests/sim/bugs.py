@@ -329,8 +329,9 @@ def seals_where_it_likes(stack: ExitStack) -> None:
 
     def propose(self: RaftGroup, proposals: list[Proposal]) -> None:
         real(self, proposals)
-        if self._log.seal_due(self._log.now()) and self._seal is None and self._unstable.handed == self._log.last_index:
-            self._seal = (self._log.sealing_state(), self._unstable.handed)
+        disk, log = self._disk, self._log
+        if log.seal_due(log.now()) and disk.seal is None and self._unstable.handed == log.last_index:
+            disk.seal = (log.sealing_state(), self._unstable.handed)
 
     stack.enter_context(patch.object(RaftGroup, "_propose", propose))
 
