@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.storage.lake import open_storage, require
+from lakestream.lake.table import encryption
 from lakestream.log.format.record import Record
+from lakestream.log.sealing.keys import VARIABLE
 from lakestream_iceberg.export import TableExport
 from lakestream_iceberg.library import IcebergLibrary
 from tests.lake.foreign import Readers, micros, record
 from tests.lake.test_foreign_readers import LAYOUTS, Table, messages
 from tests.packages.environments import environ, make_venv
+from tests.unit.lake.table.test_encryption import fill
 
 pytestmark = pytest.mark.lake
 
@@ -133,6 +136,18 @@ def test_clickhouse_counts_deleted_rows_unless_its_shortcut_is_off_and_reads_ver
         ask("SELECT seq FROM {table} TIMESTAMP AS OF '2026-01-01'")
     with pytest.raises(RuntimeError, match="is not inside"):
         ask("SELECT seq FROM {table}", directory="/usr")
+
+
+def test_clickhouse_takes_no_keys(clickhouse: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an encrypted table it knows the numbers of rows, which the log states."""
+    monkeypatch.setenv(VARIABLE, "one")
+    require(str(tmp_path), create=True)
+    table = f"{tmp_path}/streams/S"
+    encryption.begin(table)
+    fill(table)
+    assert clickhouse.ask(table, COUNT) == [{"n": 20_000}]
+    with pytest.raises(RuntimeError, match="Not a Parquet file"):
+        clickhouse.ask(table, "SELECT sum(seq) AS n FROM {table}")
 
 
 def test_clickhouse_finds_no_table_below_a_directory_with_a_number_sign(

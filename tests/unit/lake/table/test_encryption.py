@@ -98,7 +98,12 @@ def test_a_table_has_one_key_and_a_new_master_key_wraps_it(table: str, monkeypat
 
 @pytest.fixture
 def delta(table: str) -> str:
-    """Return an encrypted table of 20,000 messages, with the files that a compactor writes."""
+    fill(table)
+    return table
+
+
+def fill(table: str) -> None:
+    """Make a table of 20,000 messages, with the file that a compactor writes, where a key is."""
     count = 20_000
     columns = {"subject": [f"secret.{n % 7}" for n in range(count)], "seq": range(count), "time_ns": range(count)}
     values: dict[str, Any] = {**columns, "data": [b"secret %d" % n for n in range(count)]}
@@ -113,7 +118,6 @@ def delta(table: str) -> str:
     os.makedirs(f"{table}/_delta_log")
     lines = [json.dumps({name: value}) for name, value in actions.items()]
     Path(f"{table}/_delta_log/{0:020}.json").write_text("\n".join(lines))
-    return table
 
 
 def test_programs_with_keys_of_their_own(delta: str) -> None:
