@@ -129,7 +129,7 @@ class _Lakeless:
         done()
 
 
-class _Unlimited(Share):
+class Unlimited(Share):
     """`Share` of a process without clients."""
 
     def is_over(self) -> bool:
@@ -195,7 +195,7 @@ class Shared:
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()
-        self.share: Share = share or _Unlimited()
+        self.share: Share = share or Unlimited()
         limit = options.request_queue_limit
         self.changes = ChangeQueues(limit, self._too_many_requests, self.share)
         self.requests = RequestArrivals(limit, clock.call_soon, self._too_many_requests)

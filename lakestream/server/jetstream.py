@@ -216,7 +216,8 @@ class JetStream:
 
             # Threads of its own, which are daemons: neither the log nor the end of the process waits for the lake.
             work, probes = threads(LAKE_THREADS), threads(1)
-            shared.lake = self.keeper = keeper = LakeKeeper(lake_root(options), options.lake, clock, work, log, probes)
+            root, share = lake_root(options), shared.share
+            shared.lake = self.keeper = keeper = LakeKeeper(root, options.lake, clock, work, log, probes, share)
             self._schema_export = SchemaExport(keeper.root, keeper.presence, clock, work, log)
             keeper.owed = self._schema_export.owed
             store_dir = self._options.store_dir

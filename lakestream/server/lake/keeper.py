@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,9 @@ from lakestream.log.store.base import Base, BaseOrigin, BaseUnreadable
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.deleted_streams import creation
+from lakestream.meta.shared import Unlimited
 from lakestream.ops.monitoring.monitored import HistoryFigures, Outage, StreamLag
+from lakestream.ports import Share
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.subjects import covers
@@ -91,7 +93,9 @@ class LakeKeeper:
         io: ThreadIo,
         log: Logger,
         probes: ThreadIo | None = None,
+        share: Share | None = None,
     ) -> None:
+        self._share = share or Unlimited()
         self.root = paths.root(root)
         self.presence = Presence(self.root, clock, probes or io, log)
         self.presence.on_return.append(self._returned)
@@ -111,7 +115,7 @@ class LakeKeeper:
         """Uids of streams of which the lake had nothing when the server started: their first look is done."""
         self._unmarked: dict[str, tuple[tuple[str, str], str]] = {}
         """Deleted streams by uid that are not marked in the lake yet: (account, name), and the error."""
-        self._started = self._stopped = False
+        self._started = self._stopped = self._polling = False
         self._look_seconds = LOOK_SECONDS
         self._budget = Budget()
         self.owed: Callable[[str], str | None] = lambda account: None
@@ -171,10 +175,11 @@ class LakeKeeper:
     def _returned(self) -> None:
         """Look at all tables: the lake is back."""
         if self._started and not self._stopped:
-            for sync in list(self._syncs.values()):
+            syncs = list(self._syncs.values())
+            for sync in syncs:
                 sync.renew()
                 self._polled[sync] = None
-                self._look(sync, anyway=True)
+            self._share.run_in_steps(self._looks(syncs, anyway=True))
 
     def lag(self) -> dict[str, StreamLag]:
         """Return the lag of each stream's table for monitoring. Streams of other accounts than the global one are named
@@ -493,16 +498,27 @@ class LakeKeeper:
             self._io.submit(trim, lambda _, __: None)
         # Schedule the next poll first: an error of one stream must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
+        if self._polling:
+            return  # thousands of streams: the last round goes on
         self._budget = Budget()
         self.presence.poll()
         self._look_for_compactor()
-        for sync in list(self._polled):
-            self._look(sync)
-        self._look_at_rest()
-        self._seal_early()
-        for sync in [sync for sync in self._polled if not sync.asking and sync.is_at_rest(self.attended, self.visits)]:
-            del self._polled[sync]
-            sync.stream.store.on_entry = functools.partial(self._stir, sync)
+        self._share.run_in_steps(self._round())
+
+    def _round(self) -> Iterator[None]:
+        """Do what is due for the streams that are polled, one after the other."""
+        self._polling = True
+        try:
+            yield from self._looks(list(self._polled))
+            self._look_at_rest()
+            yield from self._seal_early()
+            for sync in list(self._polled):
+                if sync in self._polled and not sync.asking and sync.is_at_rest(self.attended, self.visits):
+                    del self._polled[sync]
+                    sync.stream.store.on_entry = functools.partial(self._stir, sync)
+                yield
+        finally:
+            self._polling = False
 
     def _stir(self, sync: StreamSync) -> None:
         """Poll a stream from now on: something may have to be done for it."""
@@ -519,18 +535,23 @@ class LakeKeeper:
             self._order[sync] = self._order.pop(sync)
             self._look(sync, anyway=True)
 
-    def _seal_early(self) -> None:
-        """Seal the segments that are due early, all in one turn, and stage them soon: their streams then share the
+    def _seal_early(self) -> Iterator[None]:
+        """Seal the segments that are due early, all in one round, and stage them soon: their streams then share the
         compactor's next round."""
-        now = self._clock.steady()
-        sealing = [sync for sync in self._polled if sync.seal_early(now, self.attended)]
+        now, sealing = self._clock.steady(), list[StreamSync]()
+        for sync in list(self._polled):
+            if sync in self._polled and sync.seal_early(now, self.attended):
+                sealing.append(sync)
+            yield
         if sealing:
-            self._clock.call_later(STAGE_AFTER_NS, lambda: self._look_at(sealing))
+            self._clock.call_later(STAGE_AFTER_NS, lambda: self._share.run_in_steps(self._looks(sealing)))
 
-    def _look_at(self, syncs: Sequence[StreamSync]) -> None:
+    def _looks(self, syncs: Sequence[StreamSync], *, anyway: bool = False) -> Iterator[None]:
+        """Look at these streams, of which some may end meanwhile."""
         for sync in syncs:
             if self._syncs.get((sync.stream.account, sync.stream.name)) is sync and not self._stopped:
-                self._look(sync)
+                self._look(sync, anyway=anyway)
+            yield
 
     def _look_for_compactor(self) -> None:
         """Check whether the compactor's lock is held; in an object store less often."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream.lake.storage.paths import DELETED_FILE
 from lakestream.log.store.segment_log import LogOptions
+from lakestream.ports import Share
 from lakestream.server.lake import keeper
 from lakestream.server.lake.stream_sync import StreamSync
 from tests.unit.account.test_engines import World
@@ -76,6 +77,33 @@ def test_a_message_wakes_its_stream_until_it_is_staged(resting: Resting) -> None
     assert set(resting.poll(30)) == {"S3"}
     assert not resting.keeper._polled
     assert len(list(resting.lock.parent.glob("**/*.seg"))) == STREAMS + 1
+
+
+class OneStep(Share):
+    """A turn that is over after each step."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def is_over(self) -> bool:
+        return True
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+
+def test_clients_are_served_between_the_looks_at_two_streams(resting: Resting) -> None:
+    for number in range(STREAMS):
+        resting.world.publish("A", f"S{number}")
+    resting.keeper._share = share = OneStep()
+    counts = [len(resting.poll(1))]
+    while share.waiting and len(resting.looks) < STREAMS:
+        before = len(resting.looks)
+        share.waiting.pop(0)()
+        resting.poll(1)  # the next round begins behind this one
+        counts.append(len(resting.looks) - before)
+    assert max(counts) == 1
+    assert sorted(resting.looks) == sorted(f"S{number}" for number in range(STREAMS))
 
 
 def test_a_compactor_wakes_all_streams_that_are_behind(resting: Resting) -> None:
