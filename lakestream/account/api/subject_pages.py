@@ -6,8 +6,6 @@ Belongs here: the page of STREAM.INFO for a `subjects_filter`: the matching subj
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.protocol.subjects import Steps
 
@@ -33,13 +31,12 @@ def page_of(index: SubjectIndex, pattern: bytes, offset: int) -> Steps[Page]:
     shown: dict[str, int] = {}
     total, found = len(found), found[offset : offset + SUBJECTS_LIMIT]
     for at in range(0, len(found), COUNTED):
-        shown.update(_counts(index, found[at : at + COUNTED]))
+        some = found[at : at + COUNTED]
+        names = b"\n".join(some).decode("utf-8", "replace").split("\n")  # no subject has a line end
+        counts = index.count_each(some)
+        if 0 in counts:  # its last message was removed meanwhile
+            kept = [place for place, count in enumerate(counts) if count]
+            names, counts = [names[place] for place in kept], [counts[place] for place in kept]
+        shown.update(zip(names, counts, strict=True))
         yield
     return total, shown
-
-
-def _counts(index: SubjectIndex, subjects: Iterable[bytes]) -> Iterator[tuple[str, int]]:
-    for subject in subjects:
-        count = index.count(subject)
-        if count:  # 0: its last message was removed meanwhile
-            yield subject.decode("utf-8", "replace"), count

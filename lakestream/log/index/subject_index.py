@@ -440,6 +440,11 @@ class SubjectIndex:
         value = self._find(subject)
         return count(value) if isinstance(value, int) else len(value)
 
+    def count_each(self, subjects: Sequence[bytes]) -> list[int]:
+        """Return the number of messages of each of these subjects, as `count` does. Hot."""
+        rows = zip(subjects, map(self._held.get, subjects), strict=True)
+        return [1 if type(value) is int and 0 < value < PAIR else self.count(subject) for subject, value in rows]
+
     def nth(self, subject: bytes, place: int) -> int:
         """Return the sequence of the message of `subject` that has `place` older ones, which exists."""
         value = self._find(subject)

@@ -195,6 +195,7 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
             counted = sum(lo <= seq <= hi for seqs in wanted.values() for seq in seqs)
             assert sum(index.counts(some, lo, hi)) == counted
     lo, hi = min(one, other), max(one, other)
+    assert index.count_each([*NAMED, b"unknown"]) == [len(model.seqs.get(name, [])) for name in (*NAMED, b"unknown")]
     for name in (*NAMED, b"unknown"):
         seqs = model.seqs.get(name, [])
         assert (name in index) == bool(seqs)
