@@ -66,6 +66,8 @@ def test_each_invariant_names_code_that_keeps_it_and_a_check_of_that_code(model:
     checked = re.findall(r"^INVARIANTS (.*)$", model.path.with_suffix(".cfg").read_text(), re.MULTILINE)[0].split()
     described = {name: (code, simulator) for code, simulator, name in _INVARIANT.findall(model.path.read_text())}
     assert list(described) == checked
+    page = (ROOT / "docs/internals/models.md").read_text()
+    assert [name for name in described if f"| {model.name} | `{name}`: " not in page] == []
     wrong = [place for code, simulator in described.values() for place in missing(code) + missing(simulator)]
     assert wrong == []
     assert all(place.startswith("tests/") for _, simulator in described.values() for place in simulator.split(", "))
