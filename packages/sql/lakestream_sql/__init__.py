@@ -8,7 +8,6 @@ In reading order:
 - `session.py`: SQL on the streams of a lake, by DuckDB, inside this process.
 - `statements.py`: Statements in DuckDB's SQL, and the tables that they name.
 - `mentions.py`: The tables that a query mentions, and what takes their places.
-- `narrowing.py`: The rows that a query can want of a table, as far as its tree tells.
 - `parser.py`: DuckDB's parser.
 - `tokens.py`: Tokens of SQL, and texts with replacements.
 - `explained.py`: Errors of queries, in the words that users get.

@@ -26,8 +26,18 @@ import msgspec
 from lakestream.lake.table.schema import doubled, literal
 from lakestream_sql import NO_BINDINGS, Bindings, Value, buckets
 from lakestream_sql.explained import BadSql, DuckdbError, advised, is_sparks
-from lakestream_sql.mentions import Locate, Mention, Travel, mentioned
-from lakestream_sql.narrowing import LAST, constant_text, is_bare, is_filter, is_last, narrowed
+from lakestream_sql.mentions import (
+    LAST,
+    Locate,
+    Mention,
+    Travel,
+    constant_text,
+    is_bare,
+    is_filter,
+    is_last,
+    mentioned,
+    narrowed,
+)
 from lakestream_sql.parser import SqlParser, Unparsed, characters, nodes
 from lakestream_sql.tokens import Edit, Edited, SqlToken, closing, significant, split, tokens
 
