@@ -5,23 +5,28 @@ Belongs here: the session that the shell uses, and the rows of answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials, plain_url
-from lakestream.loop_thread import LoopThread
-from lakestream_client.client import Client, connect
 from lakestream_client.errors import ClientError
-from lakestream_client.sql import Answer
+from lakestream_client.sync import SyncAnswer, connect
 from lakestream_sql.tokens import Language, split
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class NatsError(LakeError):
     """Raised when the server cannot be reached, or does not answer a query."""
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Return a context that raises NatsError for the client's errors."""
+    try:
+        yield
+    except ClientError as error:
+        raise NatsError(str(error)) from None
 
 
 class NatsEngine:
@@ -41,13 +46,8 @@ class NatsEngine:
     def __init__(self, url: str, login: ServerCredentials, stream: str = "", engine: Language = "duckdb") -> None:
         self.root = plain_url(url)
         self._stream, self._engine = stream, engine
-        options = login.arguments()
-        self._thread = LoopThread("sql")
-        try:
-            self._client: Client = self._thread.run(connect(url, **options))
-        except ClientError as error:
-            self._thread.close()
-            raise NatsError(str(error)) from None
+        with _asking():
+            self._client = connect(url, **login.arguments())
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""
@@ -60,44 +60,29 @@ class NatsEngine:
             yield self._ask(statement.strip())
 
     def _ask(self, statement: str) -> NatsRows:
-        try:
-            return NatsRows(
-                self._thread, self._thread.run(self._client.sql(statement, stream=self._stream, engine=self._engine))
-            )
-        except ClientError as error:
-            raise NatsError(str(error)) from None
+        with _asking():
+            return NatsRows(self._client.sql(statement, stream=self._stream, engine=self._engine))
 
     def close(self) -> None:
         """Disconnect."""
-        self._thread.run(self._client.close())
-        self._thread.close()
+        self._client.close()
 
 
 class NatsRows:
     """The result of one statement, as `results.Rows`."""
 
-    def __init__(self, thread: LoopThread, answer: Answer) -> None:
-        self._thread, self._answer = thread, answer
-        self.columns, self.types = answer.columns, answer.types
+    def __init__(self, answer: SyncAnswer) -> None:
+        self._answer = answer
+        self.columns, self.types = answer.driven.columns, answer.driven.types
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         import duckdb  # for the values of Python that a session over the lake's files has
+        import pyarrow as pa
 
-        batches = self._answer.batches()
-        with duckdb.connect() as connection:
+        with duckdb.connect() as connection, _asking():
             connection.execute("SET TimeZone = 'UTC'")
             try:
-                while (batch := self._thread.run(_next(batches))) is not None:
-                    yield from connection.from_arrow(batch).fetchall()
-            except ClientError as error:
-                raise NatsError(str(error)) from None
+                for batch in self._answer.batches():
+                    yield from connection.from_arrow(pa.Table.from_batches([batch])).fetchall()
             finally:
-                self._thread.run(self._answer.cancel())
-
-
-async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.Table | None:
-    """Return the next batch as a table; None at the end."""
-    import pyarrow as pa
-
-    batch = await anext(batches, None)
-    return None if batch is None else pa.Table.from_batches([batch])
+                self._answer.cancel()
