@@ -10,6 +10,7 @@ while something lies below it.
 
 from __future__ import annotations
 
+import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -189,3 +190,44 @@ class Storage(ABC):
     def exists(self, path: str) -> bool:
         """Return True if there is a file at the path."""
         return self.stat(path) is not None
+
+
+class RangedFile(io.RawIOBase):
+    """A file that is read by ranges.
+
+    Args:
+        storage: where it is.
+        size: in bytes.
+    """
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        super().__init__()
+        self._storage, self._path, self._size, self._at = storage, path, size, 0
+
+    def readable(self) -> bool:
+        """Return True: the file is read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: any place can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place in the file and return it."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from the place on."""
+        rest = max(0, self._size - self._at)
+        found = self.read_at(self._at, rest if size < 0 else min(size, rest))
+        self._at += len(found)
+        return found
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read from an offset on."""
+        return self._storage.read_range(self._path, offset, size)

@@ -11,7 +11,6 @@ byte for byte (`data_format` is set); other programs find NULL in `data` there.
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.errors import DamagedFile, LakeError, VersionGone
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.storage.storage import Storage
+from lakestream.lake.storage.storage import RangedFile, Storage
 from lakestream.lake.table import deletion_vectors, encryption, typed_columns
 from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
@@ -454,13 +453,13 @@ class FileReader:
         return self._payloads
 
 
-class Fetched(io.RawIOBase):
+class Fetched(RangedFile):
     """File of an object store, of which a part is fetched at once: the columns of some row groups."""
 
     def __init__(
         self, storage: Storage, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
     ) -> None:
-        self._storage, self._path, self._length = storage, path, footer.length
+        super().__init__(storage, path, footer.length)
         wanted = set(names)
         starts, ends = [], [0]
         for number in numbers:
@@ -472,38 +471,14 @@ class Fetched(io.RawIOBase):
                     starts.append(first)
                     ends.append(first + column.total_compressed_size)
         self._start = min(starts, default=0)
-        self._content = storage.read_range(path, self._start, max(ends) - self._start) if starts else b""
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return True: the file is read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True: any place can be read."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place in the file and return it."""
-        self._at = offset + (0, self._at, self._length)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """Return the place in the file."""
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """Read from the place on."""
-        found = self.read_at(self._at, self._length - self._at if size < 0 else size)
-        self._at += len(found)
-        return found
+        self._content = super().read_at(self._start, max(ends) - self._start) if starts else b""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Read from an offset on."""
         first = offset - self._start
         if first >= 0 and first + size <= len(self._content):
             return self._content[first : first + size]
-        return self._storage.read_range(self._path, offset, size)
+        return super().read_at(offset, size)
 
 
 def _together(numbers: Sequence[int], sizes: np.ndarray[Any, Any]) -> Iterator[list[int]]:

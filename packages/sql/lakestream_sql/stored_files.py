@@ -8,12 +8,11 @@ added to it, and can only read them. DuckDB knows no address and no credentials,
 from __future__ import annotations
 
 import datetime
-import io
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from lakestream.lake.storage.storage import Storage
+from lakestream.lake.storage.storage import RangedFile, Storage
 
 PROTOCOL = "lake"
 _WRITTEN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
@@ -62,42 +61,15 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc]
         self._find(path)
         return _WRITTEN
 
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> RangedFile:
         if mode != "rb":
             raise PermissionError(path)
-        return _File(self._storage, *self._find(path))
+        return RangedFile(self._storage, *self._find(path))
 
     def _find(self, path: str) -> tuple[str, int]:
         found = self._files.get(_plain(path))
         if found is None:
             raise FileNotFoundError(path)
-        return found
-
-
-class _File(io.RawIOBase):
-    """A file that is read by ranges."""
-
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
-        super().__init__()
-        self._storage, self._path, self._size, self._at = storage, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        rest = max(0, self._size - self._at)
-        found = self._storage.read_range(self._path, self._at, rest if size < 0 else min(size, rest))
-        self._at += len(found)
         return found
 
 
