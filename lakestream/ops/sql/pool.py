@@ -5,9 +5,11 @@ Belongs here: which account has how many, reusing idle ones, and their end. A pr
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lakestream.config.options import SqlOptions
 from lakestream.ops.sql import processes
-from lakestream.ops.sql.processes import Process
+from lakestream.ops.sql.processes import Process, ProcessEnded
 from lakestream.ports import Clock
 
 IDLE_NS = 120_000_000_000
@@ -71,9 +73,15 @@ class Pool:
         self._running.add(process)
         return process
 
-    def give(self, account: str, process: Process) -> None:
-        """Keep a process whose query has ended in order."""
+    async def give(self, account: str, process: Process) -> None:
+        """Take back the process of a query that has ended; it is kept if it can take another one."""
+        if process.waits:
+            with suppress(ProcessEnded):
+                await process.decide(go=False)
         self._running.discard(process)
+        if not process.is_idle:
+            await process.kill()
+            return
         process.used_ns = self._clock.steady()
         self._idle.setdefault(account, []).append(process)
         process.timer = self._clock.call_later(IDLE_NS, lambda: self._expire(account, process))
@@ -84,7 +92,7 @@ class Pool:
             self._clock.spawn(process.kill())
 
     async def drop(self, process: Process) -> None:
-        """End a process whose query did not end in order."""
+        """End a process, whatever it does."""
         self._running.discard(process)
         await process.kill()
 

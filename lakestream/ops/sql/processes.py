@@ -67,6 +67,8 @@ class Process:
         used_ns: when its last query ended.
         timer: ends it while it is idle.
         opened: the body of its first answer.
+        is_idle: it takes a query.
+        waits: it has told a part of a result, and waits for a decision about the rest.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -74,6 +76,17 @@ class Process:
         self.used_ns = 0
         self.opened = b""
         self.timer: Timer | None = None
+        self.is_idle, self.waits = True, False
+
+    async def ask(self, query: object) -> None:
+        """Send a query. Raises ProcessEnded."""
+        self.is_idle = False
+        await self.say(query)
+
+    async def decide(self, *, go: bool) -> None:
+        """Tell it to go on with its query, or to end that without an answer. Raises ProcessEnded."""
+        await self.say({"go": go})
+        self.is_idle, self.waits = not go, False
 
     async def say(self, message: object) -> None:
         """Send a message as JSON. Raises ProcessEnded."""
@@ -100,9 +113,13 @@ class Process:
             body = await self._process.stdout.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise ProcessEnded from None
+        self.waits = kind in (b"c", b"b")
         if kind == b"e":
             failure = json.loads(body)
-            raise ProcessQueryFailed(failure["code"], failure["error"])
+            error = ProcessQueryFailed(failure["code"], failure["error"])
+            self.is_idle = not error.is_end
+            raise error
+        self.is_idle |= kind == b"s"
         return kind, body
 
     @property

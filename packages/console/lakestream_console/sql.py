@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
 
 from lakestream.config.options import SqlOptions
-from lakestream.ops.sql import last
-from lakestream.ops.sql.last import MENTIONED
 from lakestream.ops.sql.pool import Pool, TooManyQueries
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
+from lakestream.ops.sql.question import MentionedBy, put
 from lakestream.ports import Clock, Single
 from lakestream.protocol.nuid import nuid
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
@@ -67,10 +67,6 @@ class _Summary(msgspec.Struct):
 
 
 _COLUMNS, _SUMMARY = msgspec.json.Decoder(_Columns), msgspec.json.Decoder(_Summary)
-
-
-class NotAllowed(ConsoleError):
-    """Raised for a query that the server rejects; its process goes on."""
 
 
 class ConsoleSql:
@@ -143,22 +139,15 @@ class ConsoleSql:
 
     async def _within(self, limit_s: float, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         """Run a query within its time; keep the process unless something was wrong with it."""
-        whole = False
         try:
             if client.reason or client in self._cancelled:  # while the process started
                 raise ProcessEnded
             async with asyncio.timeout(limit_s):
-                answer = await self._run(process, client, body, rows)
-            whole = True
-            return answer
+                return await self._run(process, client, body, rows)
         except TimeoutError:
             raise ConsoleError(504, f"the query was stopped after {limit_s:g} s") from None
         except ProcessQueryFailed as error:
-            whole = not error.is_end
-            raise ConsoleError(400 if whole else error.code, str(error)) from None
-        except NotAllowed:
-            whole = True
-            raise
+            raise ConsoleError(error.code if error.is_end else 400, str(error)) from None
         except ProcessEnded as error:
             if client.reason:
                 raise SessionEnded(client.reason) from None
@@ -166,10 +155,10 @@ class ConsoleSql:
                 raise ConsoleError(409, CANCELLED) from None
             raise ConsoleError(500, str(error)) from None
         finally:
-            if whole and not client.reason and client not in self._cancelled:  # else it is killed in a moment
-                self._pool.give(client.connection.account.name, process)
-            else:
+            if client.reason or client in self._cancelled:  # it is killed in a moment
                 await self._pool.drop(process)
+            else:
+                await self._pool.give(client.connection.account.name, process)
 
     async def _run(self, process: Process, client: ConsoleClient, body: SqlBody, rows: int) -> bytes:
         options, who = self._sql(), client.connection.client
@@ -177,20 +166,14 @@ class ConsoleSql:
         began = self._clock.steady()
         ask = {"query": body.query, "engine": body.engine, "max_rows": rows, "form": "rows"}
         ask |= {"batch_bytes": options.batch_bytes, "max_batch_bytes": MAX_RESULT_BYTES}
-        await process.say(ask | {"viewer": {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}})
-        mentioned = MENTIONED.decode(await process.hear())
-        streams = mentioned.streams
-        try:
-            _judge(client, streams, mentioned.lists)
-        except NotAllowed:
-            await last.pass_on(mentioned.last, last.nothing, process)
-            await process.say({"go": False})
-            raise
-        await last.pass_on(mentioned.last, lambda subject, body: self._ask_last(client, subject, body), process)
-        if body.engine == "duckdb":  # Spark reads what is committed
-            await asyncio.gather(*(self._flush(client, stream) for stream in streams))
-        await process.say({"go": True})
-        columns = _COLUMNS.decode(await process.hear()).columns
+        ask["viewer"] = {"sees": sees, "roles": who.roles, "mask_key": options.mask_key}
+
+        async def stage(streams: list[str]) -> None:
+            if body.engine == "duckdb":  # Spark reads what is committed
+                await asyncio.gather(*(self._flush(client, stream) for stream in streams))
+
+        head, _ = await put(process, ask, partial(_judge, client), partial(self._ask_last, client), stage)
+        columns = _COLUMNS.decode(head).columns
         parts, truncated = await _rows(process)
         elapsed_ms = (self._clock.steady() - began) // 1_000_000
         head = b'{"columns":%b,"truncated":%b,"elapsed_ms":%d,"rows":[' % (columns, truncated, elapsed_ms)
@@ -215,12 +198,11 @@ async def _rows(process: Process) -> tuple[list[bytes], bytes]:
     """Return the rows of a result in JSON, and in JSON if there are more of them."""
     parts, size = list[bytes](), 0
     while True:
-        await process.say({"go": True})
+        await process.decide(go=True)
         kind, body = await process.next()
         if kind != b"b":
             return parts, b"true" if _SUMMARY.decode(body).truncated else b"false"
         if (size := size + len(body)) > MAX_RESULT_BYTES:
-            await process.say({"go": False})
             return parts, b"true"
         parts.append(body.rstrip().replace(b"\n", b","))
 
@@ -244,13 +226,14 @@ def _told(client: ConsoleClient, body: SqlBody) -> Iterator[dict[str, int]]:
         tell({**outcome})
 
 
-def _judge(client: ConsoleClient, streams: list[str], lists: bool) -> None:
-    """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises NotAllowed."""
-    if len(streams) > MAX_STREAMS:
-        raise NotAllowed(400, f"a query reads at most {MAX_STREAMS} streams")
+def _judge(client: ConsoleClient, mentioned: MentionedBy) -> None:
+    """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises ConsoleError."""
+    if len(mentioned.streams) > MAX_STREAMS:
+        raise ConsoleError(400, f"a query reads at most {MAX_STREAMS} streams")
     guard = client.connection.guard
     if guard is None or guard.rules is None:
         return
-    for subject in [f"$JS.API.STREAM.MSG.GET.{stream}" for stream in streams] + ["$JS.API.STREAM.NAMES"] * lists:
+    subjects = [f"$JS.API.STREAM.MSG.GET.{stream}" for stream in mentioned.streams]
+    for subject in subjects + ["$JS.API.STREAM.NAMES"] * mentioned.lists:
         if not guard.rules.may_publish(subject.encode()):
-            raise NotAllowed(403, f'Permissions Violation for Publish to "{subject}"')
+            raise ConsoleError(403, f'Permissions Violation for Publish to "{subject}"')

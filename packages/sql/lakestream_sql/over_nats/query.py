@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
-from lakestream.ops.sql import last
 from lakestream.ops.sql.figures import SqlFigures
-from lakestream.ops.sql.last import MENTIONED, MentionedBy
 from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
+from lakestream.ops.sql.question import MentionedBy, put
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -109,7 +108,7 @@ class RunningQuery:
         self._window = Window(options.window)
         self._began_ns = clock.steady()
         self._rows = self._bytes = 0
-        self._truncated = self._decides = False
+        self._truncated = False
         self._task: asyncio.Task[None] | None = None
         self._stopped: Exception | None = None
 
@@ -179,73 +178,40 @@ class RunningQuery:
 
     # ------------------------------------------------------------------ steps
     async def _answer(self) -> None:
-        account = self._asked.account
-        process = await self._pool.take(account)
-        whole = False
+        process = await self._pool.take(self._asked.account)
         try:
             async with asyncio.timeout(self._options.max_time_ns / SECOND):
                 await self._run(process)
-            whole = True
-        except ProcessQueryFailed as error:
-            whole = not error.is_end
-            raise
-        except QueryRefused as error:
-            whole = error.code in (sql.FORBIDDEN, sql.UNAVAILABLE, sql.WRONG)  # refused before it ran
-            raise
         finally:
-            if self._decides:  # the process waits for a decision: it can go on with another query
-                with suppress(ProcessEnded):
-                    await process.say({"go": False})
-                    whole = True
-            if whole:
-                self._pool.give(account, process)
-            else:
-                await self._pool.drop(process)
+            await self._pool.give(self._asked.account, process)
 
     async def _run(self, process: Process) -> None:
         request, options = self._asked.request, self._options
         most = max(self._max_payload - RESERVED_BYTES, RESERVED_BYTES)
         wanted = min(request.max_rows or options.max_rows, options.max_rows)
-        await process.say(
-            Ask(
-                request.sql,
-                wanted,
-                form=request.format,
-                batch_bytes=min(options.batch_bytes, most),
-                max_batch_bytes=most,
-                parameters=sql.by_name(request.parameters),
-                as_of=request.as_of,
-                describe=request.describe,
-                engine=request.engine,
-                viewer=self._asked.viewer,
-            )
+        ask = Ask(
+            request.sql,
+            wanted,
+            form=request.format,
+            batch_bytes=min(options.batch_bytes, most),
+            max_batch_bytes=most,
+            parameters=sql.by_name(request.parameters),
+            as_of=request.as_of,
+            describe=request.describe,
+            engine=request.engine,
+            viewer=self._asked.viewer,
         )
-        mentioned = MENTIONED.decode(await process.hear())
-        try:
-            self._judge(mentioned)
-        except QueryRefused:
-            await last.pass_on(mentioned.last, last.nothing, process)
-            await process.say({"go": False})
-            raise
-        await last.pass_on(mentioned.last, self._ask, process)
-        try:
-            stale = await self._stage(mentioned.streams)
-        except QueryRefused:
-            await process.say({"go": False})
-            raise
-        await process.say({"go": True})
-        columns = _COLUMNS.decode(await process.hear())
+        body, stale = await put(process, ask, self._judge, self._ask, self._stage)
+        columns = _COLUMNS.decode(body)
         if request.describe:  # that is all; its client may cancel at once
-            await process.say({"go": True})
+            await process.decide(go=True)
             await process.hear()
             self._send_columns(columns, stale)
             return
         self._send_columns(columns, stale)
         while True:
-            self._decides = True
             await self._may_send()
-            self._decides = False
-            await process.say({"go": True})
+            await process.decide(go=True)
             kind, body = await process.next()
             if kind != b"b":
                 break
