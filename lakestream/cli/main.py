@@ -7,6 +7,7 @@ that it does not need; all other commands go through the Typer application.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,10 +21,26 @@ _OF_THE_APPLICATION = ("-h", "--help", "--install-completion", "--show-completio
 def main() -> None:
     """Entry point of the console script; ends the process with the command's exit code.
 
+    That the reader of the output closes it, as `head` does, is no error of a command.
+    """
+    try:
+        try:
+            _dispatch(sys.argv[1:])
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # Python must not flush into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _dispatch(arguments: Sequence[str]) -> None:
+    """Run a command.
+
     Flags without a command (`lakestream -p 4222 -js`) mean `serve`: tools that start a server by a single executable
     pass nats-server's flags straight to it. A shell that completes a command line runs the program without arguments.
     """
-    arguments = sys.argv[1:]
     if arguments[:1] == ["up"]:
         _begin()
         from lakestream.cli.up import up
@@ -53,8 +70,13 @@ def _run(arguments: Sequence[str]) -> None:
         leave_out("pandas")  # pyarrow looks for it first of all, which takes longer than a query
     from lakestream.cli.app import app
 
+    output = sys.stdout
     try:
         app(prog_name="lakestream")
+    except SystemExit:
+        if sys.stdout is not output:  # Typer has seen a closed pipe, which it takes for an error
+            raise BrokenPipeError from None
+        raise
     except ImportError as error:
         from lakestream import extras
 

@@ -139,10 +139,6 @@ def sql(
         code = 1
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output closed it, as `head` does. Python must not flush into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     raise typer.Exit(code)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -30,3 +32,14 @@ def test_pandas_is_left_out_of_sql_unless_spark_answers(
     monkeypatch.setattr(sys, "argv", ["lakestream", *arguments])
     main.main()
     assert found == left
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "up --help", "serve --help"])
+def test_a_reader_that_closes_the_output_is_no_error(arguments: str) -> None:
+    """As `lakestream up --help | head -1` does."""
+    gone, output = os.pipe()
+    os.close(gone)
+    program = [sys.executable, "-m", "lakestream", *arguments.split()]
+    done = subprocess.run(program, stdout=output, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(output)
+    assert done.stderr == b""
