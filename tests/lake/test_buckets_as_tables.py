@@ -289,6 +289,6 @@ async def test_a_bucket_that_is_not_there_is_named(server: Server, js: JetStream
                 session.query("SELECT * FROM kv.nothing")
             with pytest.raises(SqlError, match="there is no revision 0"):
                 session.query("SELECT * FROM kv.settings VERSION AS OF 0")
-            assert session.streams("SELECT * FROM kv.settings, kv_history.settings") == ["KV_settings"]
+            assert session.mentioned("SELECT * FROM kv.settings, kv_history.settings").streams == ["KV_settings"]
 
     await asyncio.to_thread(compare)

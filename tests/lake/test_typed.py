@@ -21,7 +21,6 @@ from lakestream_spark import functions as spark_functions
 from lakestream_sql import typed
 from lakestream_sql.connection import add_functions
 from lakestream_sql.session import Session, SqlError
-from lakestream_sql.typed import NoTypedView
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.model import StreamModel
 
@@ -249,18 +248,21 @@ def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None
     assert [row["price"] for row in stream.by_spark("ORDERS_json")] == [1.5, 2.5], "the same view"
     # The newest metadata of the stream applies before its table's next commit.
     stream.stage("price STRING", [b'{"price":"none"}'])
-    assert typed.typed_table(lake, "ORDERS").text == "price STRING"
+    found = typed.typed_of(f"{lake}/streams/ORDERS")
+    assert found is not None
+    assert found.text == "price STRING"
 
 
 def test_streams_without_a_schema_or_with_a_wrong_one_have_no_views(spark: Any, stream: Stream) -> None:
     lake = str(stream.lake)
-    with pytest.raises(NoTypedView, match=r"lakestream\.json_schema"):
-        typed.typed_table(lake, "ORDERS")
+    assert typed.typed_of(f"{lake}/streams/ORDERS") is None
     stream.compact(None, [b"{}"])
     with pytest.raises(SqlError):
         stream.by_duckdb("ORDERS_json")
     table = f"delta.`{stream.model.table(stream.lake)}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('lakestream.json_schema' = 'seq INT')")
     assert spark_functions.register_views(spark, lake) == []
+    found = typed.typed_of(f"{lake}/streams/ORDERS")
+    assert found is not None
     with pytest.raises(BadJsonSchema, match="'seq'"):
-        json_schema.parse(typed.typed_table(lake, "ORDERS").text)
+        json_schema.parse(found.text)

@@ -396,7 +396,7 @@ def test_files_are_skipped_by_typed_columns(stream: Stream) -> None:
         assert (files_read(found), sorted(row.seq for row in found.collect())) == (files, seqs), condition
     with Session(str(stream.lake), committed=True) as session:
         query = f"SELECT seq FROM delta_scan('{stream.table}') WHERE n = 19"
-        [(_, plan)] = session._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+        [(_, plan)] = session.engine.connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
         assert "Scanning Files: 1/4" in plan
     done = Maintainer(stream.spark, str(stream.lake), NOW).once()
     assert [each.failure for each in done] == [None]
@@ -564,8 +564,8 @@ def test_a_table_by_day_and_field_is_pruned_by_every_reader_and_read_by_the_serv
             found = rows.where(where.replace("''", "\\'"))
             assert (files_read(found), found.count()) == (files, count), where
             query = f"SELECT seq FROM delta_scan('{stream.table}') WHERE {where}"
-            assert len(session._connection.execute(query).fetchall()) == count, where
-            [(_, plan)] = session._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+            assert len(session.engine.connection.execute(query).fetchall()) == count, where
+            [(_, plan)] = session.engine.connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
             assert f"Scanning Files: {4 if 'NULL' in where else files}/8" in plan, plan
     with Session(str(stream.lake)) as session:
         stream.publish({"n": 1, "text": "de"})

@@ -26,11 +26,10 @@ from lakestream_spark import datasource
 from lakestream_sql.typed import (
     MISFITS_SUFFIX,
     VIEW_SUFFIX,
-    NoTypedView,
     TypedTable,
     engine_functions,
     misfits_sql,
-    typed_table,
+    typed_of,
     typed_tables,
     view_sql,
 )
@@ -155,11 +154,11 @@ class _Views(_Function):
         stream, _, suffix = view.rpartition(VIEW_SUFFIX)
         account = root.removeprefix(open_storage(self._lake).spark_path(self._lake))
         try:
-            table = typed_table(self._lake + account, stream)
-            found = parse(table.text)
-        except (NoTypedView, BadJsonSchema):
+            table = typed_of(paths.table(self._lake + account, stream))
+            found = None if table is None else parse(table.text)
+        except BadJsonSchema:
             return None
-        if root and not table.made:  # such a session reads what is committed
+        if table is None or found is None or (root and not table.made):  # such a session reads what is committed
             return None
         prepare_spark(self._spark, found)
         source = _made(table) if table.made else _in_the_making(self._spark, self._lake, table)

@@ -30,6 +30,7 @@ from lakestream_spark import connect, jars
 from lakestream_spark.lake_session import LAKE_SETTING, session
 from lakestream_sql import NO_BINDINGS, Bindings, Timestamps
 from lakestream_sql.explained import BadSql, ForbiddenQuery, SqlError, UnknownStream
+from lakestream_sql.messages import MentionedStreams
 from lakestream_sql.tokens import split
 
 __all__ = ["ConfinedSpark", "SparkEngine", "SparkResult"]
@@ -222,26 +223,22 @@ class ConfinedSpark:
         self.most = 0
         logging.getLogger("SQLQueryContextLogger").disabled = True
 
-    def streams(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[str]:
-        """Return the names of the streams that a query reads.
+    def mentioned(self, text: str, bindings: Bindings = NO_BINDINGS) -> MentionedStreams:
+        """Return the streams that a query reads.
 
         Raises:
             SqlError: BadSql for a text that does not parse, ForbiddenQuery for more than such a query.
             NoSparkConnect: there is no warm Spark.
         """
-        if self.lists(text):
-            return []
+        if _lists(text):
+            return MentionedStreams([], lists=True)
         statement, offset = _only(text)
         spark = self._spark()
         try:
             rows = spark.sql(f"SELECT value FROM {_STREAMS}(:text)", {"text": statement}).collect()
         except Exception as error:
             raise self._failure(explained(error, statement, offset, text)) from None
-        return list(dict.fromkeys(paths.name_of(row[0]) for row in rows))
-
-    def lists(self, text: str, bindings: Bindings = NO_BINDINGS) -> bool:
-        """Return True if a text asks for the names of all streams."""
-        return text.strip().rstrip(";").upper().split() == ["SHOW", "TABLES"]
+        return MentionedStreams(list(dict.fromkeys(paths.name_of(row[0]) for row in rows)))
 
     def parameters(self, text: str) -> list[str]:
         """Return no names: Spark does not tell those of parameters."""
@@ -256,7 +253,7 @@ class ConfinedSpark:
         """Answer a text of exactly one query; `described` is called with the columns before its rows are computed.
 
         Raises:
-            SqlError, NoSparkConnect: as `streams`.
+            SqlError, NoSparkConnect: as `mentioned`.
         """
         result = self._result(text, bindings, self.most + 1 if self.most else None)
         described(result.columns, result.types)
@@ -271,7 +268,7 @@ class ConfinedSpark:
             raise BadSql("as_of of a request is DuckDB's; write as_of('ORDERS', T) in the query", text)
         statement, offset = _only(text)
         spark = self._spark()
-        if self.lists(text):
+        if _lists(text):
             names = [(f"delta.`{name}`",) for name in _tables(f"{self._root}/")]
             return SparkResult(spark.createDataFrame(names, "table string"), statement, offset, text)
         named = bindings.parameters
@@ -326,6 +323,11 @@ def _tables(base: str) -> list[str]:
     storage = open_storage(base)
     names = sorted(storage.directories(f"{base}{paths.STREAMS}"))
     return [f"{paths.STREAMS}/{name}" for name in names if has_log(storage, f"{base}{paths.STREAMS}/{name}")]
+
+
+def _lists(text: str) -> bool:
+    """Return True if a text asks for the names of all streams."""
+    return text.strip().rstrip(";").upper().split() == ["SHOW", "TABLES"]
 
 
 def _statements(text: str) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ In reading order:
 - `tokens.py`: Tokens of SQL, and texts with replacements.
 - `explained.py`: Errors of queries, in the words that users get.
 - `catalog.py`: Catalog of the tables that queries name.
-- `connection.py`: Connections to DuckDB that can read the lake's Delta tables.
+- `connection.py`: DuckDB over the lake's Delta tables.
 - `uncompacted.py`: Uncompacted segments in SQL: messages that are staged, and not in the table yet.
 - `file_views.py`: Tables in SQL that DuckDB's Delta extension cannot read.
 - `stored_files.py`: Files of an object store for DuckDB, read by this process.

@@ -31,6 +31,8 @@ NOT_IN_ARROW = ("BIT", "TIME WITH TIME ZONE", "UHUGEINT")
 class RowTooLarge(SqlError):
     """Raised for a row that does not fit into a message."""
 
+    code = 413
+
     def __init__(self, limit: int) -> None:
         super().__init__(f"a row has more than {limit:,} bytes: select fewer columns, or over NATS raise max_payload")
 
@@ -97,11 +99,8 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
             raise SqlError(f"column {name} has the type {kind}, whose values change in Arrow: cast it to VARCHAR")
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
-    schema = _plain_schema(reader)
-    with pa.ipc.new_stream(parts, schema) as stream:
+    with pa.ipc.new_stream(parts, reader.schema) as stream:
         for batch in _read(reader, result):
-            if schema != reader.schema:
-                batch = pa.RecordBatch.from_arrays([*map(_undictionaried, batch.columns)], schema=schema)
             if counted.most and counted.rows + batch.num_rows > counted.most:
                 counted.truncated = True
                 batch = batch.slice(0, counted.most - counted.rows)
@@ -128,20 +127,7 @@ def _read(reader: Any, result: Result) -> Iterator[Any]:
 
 def schema_of(result: Result) -> bytes:
     """Return the schema of the stream of a result, as a message of Arrow's."""
-    return bytes(_plain_schema(result.batches(1)).serialize())
-
-
-def _plain_schema(reader: Any) -> Any:
-    return pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type without dictionaries, which would be messages of their own in the stream."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _undictionaried(column: Any) -> Any:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return bytes(result.batches(1).schema.serialize())
 
 
 def _pieces(batch: Any, size: int) -> Iterator[Any]:

@@ -15,11 +15,12 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
+from msgspec.structs import replace
 
 from lakestream.lake.last_messages import LastWanted
 from lakestream.lake.storage import paths
@@ -42,16 +43,14 @@ from lakestream.lake.table.schema import REMOVED_COLUMN, column_names, doubled, 
 from lakestream.log.format.departures import Point
 from lakestream.protocol.client import Sight
 from lakestream_sql import Timestamps, buckets, last, typed
-from lakestream_sql.buckets import View
+from lakestream_sql.connection import Engine, add_functions
 from lakestream_sql.explained import BadSql, SqlError, UnknownStream, excerpt
 from lakestream_sql.masking import Masking
-from lakestream_sql.mentions import Mention, Travel, delta_scan
+from lakestream_sql.mentions import Mention, Travel
 from lakestream_sql.tokens import names_of_with
+from lakestream_sql.typed import TypedTable
 from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
 from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
-
-if TYPE_CHECKING:
-    from lakestream_sql.typed import TypedTable
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000
@@ -60,55 +59,23 @@ _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(d
 _NEVER_IN_NAMES = re.compile(r"[\s.*>/\\]")
 MANY_TABLES = 20
 """Tables that the error for an unknown one names."""
-Functions = Mapping[str, tuple[Callable[[Any], Any], str, str]]
-"""Functions of Arrow arrays by name, with the types that each takes and returns."""
 NEVER = 1 << 63
 """After the last time that a message can have."""
-
-
-class TableStatus(msgspec.Struct, frozen=True):
-    """Progress of a stream's table: version and last sequence (None: unknown), and the number of messages beyond it
-    (None: not asked for)."""
-
-    version: int | None
-    last_seq: int | None
-    uncompacted: int | None
 
 
 class StreamCatalog:
     """The streams of a lake, as queries name them.
 
     Args:
-        lake: the lake's root.
-        evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
-        rows: returns the rows of a query of our own, which may read the Arrow tables beside it.
-        live_streams: opens live views; None for the tables alone.
-        add_functions: creates functions in DuckDB, of schemas and masks.
-        place: returns the FROM item for a table's path and version.
-        account: the only account whose streams have names; its own names need no account. None: all accounts.
+        engine: DuckDB. If it is confined to an account, only that account's streams have names, which need no account.
+        live: opens live views.
         timestamps: the meaning of TIMESTAMP AS OF on a stream's table.
     """
 
-    def __init__(
-        self,
-        lake: str,
-        evaluate: Callable[[str], object],
-        rows: Callable[[str, dict[str, Any]], list[tuple[Any, ...]]],
-        live_streams: LiveStreams | None,
-        add_functions: Callable[[Functions], None] = lambda _: None,
-        place: Callable[[str, int], str] = delta_scan,
-        account: str | None = None,
-        timestamps: Timestamps = "commit",
-    ) -> None:
-        self.account = account
-        self.timestamps = timestamps
-        self.root = paths.root(lake)
+    def __init__(self, engine: Engine, live: LiveStreams, timestamps: Timestamps = "commit") -> None:
+        self.engine, self.live, self.timestamps = engine, live, timestamps
+        self.root, self.account = engine.root, engine.account
         self.storage = open_storage(self.root)
-        self.evaluate = evaluate
-        self.rows = rows
-        self.live_streams = live_streams
-        self.add_functions = add_functions
-        self.place = place
 
     def tables(self) -> list[str]:
         """Return the names of all streams that can be queried, as written between backticks after `delta.`, sorted."""
@@ -118,31 +85,28 @@ class StreamCatalog:
         """Return the streams that can be queried: those with a table, and with live views those with staged
         messages."""
         if self.account is not None:
-            own = paths.table(self.root, "", self.account).removeprefix(f"{self.root}/").rpartition(paths.STREAMS)[0]
-            return [self.stream(f"{paths.STREAMS}/{name.rpartition('/')[2]}") for name in self._names(own)]
-        accounts = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
-        bases = [("", paths.DEFAULT_ACCOUNT), *((f"{paths.ACCOUNTS}/{name}/", name) for name in accounts)]
-        return [self.stream(name) for base, _ in bases for name in self._names(base)]
+            roots = {"": paths.parents(self.root, self.account)[0].removesuffix(f"/{paths.STREAMS}")}
+        else:
+            names = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
+            accounts = {f"{paths.ACCOUNTS}/{name}/": f"{self.root}/{paths.ACCOUNTS}/{name}" for name in names}
+            roots = {"": self.root, **accounts}
+        found = list[QueriedStream]()
+        for begun, root in roots.items():
+            parts = (f"{root}/{paths.STREAMS}", f"{root}/{paths.SEGMENTS}")
+            named = sorted({name for part in parts for name in self.storage.directories(part)})
+            found += filter(self._is_there, (self.stream(f"{begun}{paths.STREAMS}/{name}") for name in named))
+        return found
 
-    def _names(self, base: str) -> list[str]:
-        root = f"{self.root}/{base}"
-        streams = root + paths.STREAMS
-        names = {name for name in self.storage.directories(streams) if has_log(self.storage, f"{streams}/{name}")}
-        if self.live_streams is not None:
-            names |= {
-                name for name in self.storage.directories(root + paths.SEGMENTS) if self.live_streams.staged(root, name)
-            }
-        return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
-
-    def state(self, stream: QueriedStream) -> TableStatus:
-        """Return the progress of a stream's table, and the number of messages beyond it."""
-        uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
+    def progress(self, stream: QueriedStream) -> tuple[int | None, int | None, int | None]:
+        """Return the version of a stream's table and the last sequence in it, None if it is unknown, and the number of
+        messages beyond it, None if they are not read."""
+        uncompacted = self.live.count(stream)
         try:
             log = open_log(stream.table)
         except NotATable:
-            return TableStatus(None, None, uncompacted)
+            return None, None, uncompacted
         progress = log.progress(log.latest)
-        return TableStatus(log.latest, None if progress is None else progress.last_seq, uncompacted)
+        return log.latest, None if progress is None else progress.last_seq, uncompacted
 
     def stream(self, name: str) -> QueriedStream:
         """Return the stream, or other table, that a name between backticks means.
@@ -181,31 +145,31 @@ class StreamCatalog:
             )
         return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
 
-    def last_wanted(self, mentions: Iterable[Mention]) -> dict[str, set[LastWanted]]:
-        """Return the last messages that a statement wants, by the path of the table."""
-        found: dict[str, set[LastWanted]] = {}
-        for mention in mentions:
-            if mention.last is not None and mention.travel is None:
-                stream = self.stream(self.named(mention))
-                found.setdefault(stream.table, set()).add(LastWanted(stream.stream, mention.last))
-        return found
-
-    def means_messages(self, name: str) -> bool:
-        """Return True if TIMESTAMP AS OF on a name means the time of messages."""
-        return self.timestamps == "message" and bool(self.stream(name).stream)
+    def last_wanted(self, mention: Mention) -> LastWanted | None:
+        """Return the last messages that a mention wants of an index; None for no such mention."""
+        if self.live.committed or mention.last is None or mention.travel is not None:
+            return None
+        return LastWanted(self.stream(self.resolved(mention).name).stream, mention.last)
 
     def stream_of(self, mention: Mention) -> str:
         """Return the name of the stream that a mention means; "" for another table, also by a name that no stream can
         have. A typed view means its stream."""
-        name = self.stream(self.named(mention)).stream
+        name = self.stream(self.resolved(mention).name).stream
         return "" if _NEVER_IN_NAMES.search(name) else name
 
-    def named(self, mention: Mention) -> str:
-        """Return the name between backticks of the stream or table that a mention means."""
-        name = _table_name(mention)
-        if mention.bare:
-            name = self.spelled(name) or name
-        return name if mention.view is not None or self.exists(name) else name.removesuffix(_suffix(name))
+    def resolved(self, mention: Mention) -> Mention:
+        """Return a mention with the name, and the view, of what there is: the name of a stream alone is spelled as the
+        stream's, and that of a typed view becomes its stream's. `bare` is left for a name of nothing.
+
+        Raises:
+            SqlError: as `spelled`.
+        """
+        if mention.bare and (name := self.spelled(mention.name)) is not None:
+            mention = replace(mention, name=name, bare=False)
+        suffix = typed.suffix_of(mention.name)
+        if not suffix or mention.view is not None or self.exists(mention.name):
+            return mention
+        return replace(mention, name=mention.name.removesuffix(suffix), view=typed.VIEWS[suffix])
 
     def spelled(self, name: str) -> str | None:
         """Return the name of a stream, or of its typed view, whose letters a query may write small or large; None if
@@ -214,10 +178,10 @@ class StreamCatalog:
         Raises:
             SqlError: there are several.
         """
-        if self.exists(name) or ((suffix := _suffix(name)) and self.exists(name.removesuffix(suffix))):
+        if self.exists(name) or ((suffix := typed.suffix_of(name)) and self.exists(name.removesuffix(suffix))):
             return name
         lower = name.lower()
-        found = [table for table in self.tables() if lower in (table.lower() + each for each in ("", *typed.SUFFIXES))]
+        found = [table for table in self.tables() if lower in (table.lower() + each for each in ("", *typed.VIEWS))]
         if len(found) > 1:
             names = " or ".join(f"delta.`{table}`" for table in found)
             raise SqlError(f"{name.rpartition('/')[2]} may be several streams: write {names}")
@@ -225,20 +189,15 @@ class StreamCatalog:
 
     def exists(self, name: str) -> bool:
         """Return True if there is a stream of that name, or a table."""
-        stream = self.stream(name)
-        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
-        staged = (
-            self.live_streams is not None and bool(stream.stream) and self.live_streams.staged(base + "/", directory)
-        )
-        return staged or has_log(self.storage, stream.table)
+        return self._is_there(self.stream(name))
+
+    def _is_there(self, stream: QueriedStream) -> bool:
+        return has_log(self.storage, stream.table) or (bool(stream.stream) and self.live.staged(stream))
 
     def typed(self, name: str) -> TypedTable | None:
         """Return the stream's table, existing or not, if there is a schema for payloads."""
         stream = self.stream(name)
-        try:
-            return typed.typed_table(stream.table.rpartition(f"/{paths.STREAMS}/")[0], stream.stream)
-        except typed.NoTypedView:
-            return None
+        return typed.typed_of(stream.table) if stream.stream else None
 
     def log(self, mention: Mention, text: str) -> TableLog:
         """Return the commits of a table.
@@ -257,7 +216,7 @@ class StreamCatalog:
         stream = self.stream(name)
         by_path = text[:place].lower().endswith("delta.")
         spelled: Callable[[str], str] = "delta.`{}`".format if by_path else buckets.short_name
-        if mention.view is not None and mention.view != "misfits":
+        if mention.view in buckets.VIEWS:
             spelled = functools.partial(buckets.view_name, mention.view)
         tables = [each for each in self.tables() if spelled(each)]
         known = (
@@ -268,8 +227,8 @@ class StreamCatalog:
             own |= {each.lower(): each for each in names_of_with(text)}
         near = difflib.get_close_matches(name.rpartition("/")[2].lower(), own, 3, 0.7)
         close = [own[each] for each in near if own[each] != spelled(name)]
-        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
-        if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
+        segments, _, directory = stream.staging.rpartition("/")
+        if stream.stream and directory in self.storage.directories(segments):
             reason = (
                 f"stream {stream.stream} has no table yet: its messages wait for the compactor "
                 "(`lakestream up` runs one, `lakestream compact --once` does it now)"
@@ -281,32 +240,12 @@ class StreamCatalog:
         return UnknownStream(f"{reason}\n{excerpt(text, place)}\n  the tables there are: {known}")
 
 
-def _suffix(name: str) -> str:
-    """Return the ending of the name of a typed view; "" for other names."""
-    return next((each for each in typed.SUFFIXES if name.endswith(each)), "")
-
-
 def _encoded(name: str) -> str:
     """Return the name of a stream's directory for the stream's name, or for that of the directory; "" for neither."""
     directory, stream = paths.directory_name(name), paths.name_of(name)
     if stream == name:
         return directory
     return name if paths.directory_name(stream) == name else ""
-
-
-def _table_name(mention: Mention) -> str:
-    """Return the name between backticks of what is mentioned; as_of takes that of a stream, too."""
-    of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
-    return of_stream(mention.name) if of_messages else mention.name
-
-
-def of_stream(name: str) -> str:
-    """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
-    account."""
-    if name.startswith((f"{paths.STREAMS}/", f"{paths.ACCOUNTS}/", "/")) or "://" in name:
-        return name
-    account, slash, stream = name.partition("/")
-    return f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}/{stream}" if slash else f"{paths.STREAMS}/{name}"
 
 
 class StatementSnapshot:
@@ -326,18 +265,18 @@ class StatementSnapshot:
         self,
         catalog: StreamCatalog,
         text: str,
-        mentions: Iterable[Mention] = (),
+        mentions: Sequence[Mention] = (),
         viewer: Viewer = EVERYTHING,
     ) -> None:
         self._catalog = catalog
         self._sees, self._viewer = viewer.sees, viewer
         self.masked = False
         self._text = text
-        self._wanted = catalog.last_wanted(mentions)
+        self._wanted = {*filter(None, map(catalog.last_wanted, mentions))}
         self._indexes: dict[LastWanted, LastIndex | None] = {}
         self._found: dict[Mention, str] = {}
         self._sources = dict[str, str]()
-        self._typed_views = set[str]()
+        self._typed = dict[str, TypedTable]()
         self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
@@ -361,22 +300,31 @@ class StatementSnapshot:
         Raises:
             SqlError: UnknownStream, and so on.
         """
-        if mention.bare:
-            name = self._catalog.spelled(mention.name)
-            mention = msgspec.structs.replace(mention, name=name or mention.name, bare=name is None)
-            if name is None and mention.travel is None and mention.last is None and self._catalog.account is None:
-                try:
-                    self._relation(mention)  # of a stream that is not staged yet, the server may know
-                except UnknownStream:
-                    return None
+        mention = self._resolved(mention)
+        if mention.bare and mention.travel is None and mention.last is None and self._catalog.account is None:
+            try:
+                self._relation(mention)  # of a stream that is not staged yet, the server may know
+            except UnknownStream:
+                return None
         found = self._counted(mention) or self._with_json(mention, self._shown_rows(mention))
         self._sources[found] = doubled(mention.name.rpartition("/")[2])
         return found
 
+    def _resolved(self, mention: Mention) -> Mention:
+        """Return what the catalog makes of a mention; a typed view is one if there is a schema."""
+        found = self._catalog.resolved(mention)
+        if found.view in typed.VIEWS.values():
+            with suppress(UnknownStream):
+                self._relation(replace(found, view=None))  # first: a flush also stages the schema
+            if (table := self._typed.get(found.name) or self._catalog.typed(found.name)) is None:
+                return replace(found, name=f"{found.name}_{found.view}", view=None)
+            self._typed[found.name] = table
+        return found
+
     def _counted(self, mention: Mention) -> str | None:
         """Return as many rows as a stream has now, for a query that reads no column; None for any other."""
-        is_plain = mention.last is None and mention.view is None and mention.travel is None
-        if not mention.counted or not is_plain or self._sees is not None or not self._catalog.exists(mention.name):
+        is_plain = mention.last is None and mention.view is None and mention.travel is None and not mention.bare
+        if not mention.counted or not is_plain or self._sees is not None:
             return None
         live = self._view(mention)
         rows = None if live is None else live.view.table_rows()
@@ -385,27 +333,24 @@ class StatementSnapshot:
         if live.hidden:
             assert live.table  # Invariant: what is hidden is hidden in the table.
             hidden = f"SELECT count(*) FROM {live.table} WHERE {live.hidden}"
-            rows -= int(self._catalog.rows(hidden, live.arrow)[0][0])
+            rows -= int(self._catalog.engine.rows(hidden, live.arrow)[0][0])
         return f"SELECT true AS row FROM range({rows + live.tail.num_rows})"
 
     def _shown_rows(self, mention: Mention) -> str:
         """Return the SELECT of a mention's rows with masks."""
         found = self._relation(mention)
-        if mention.view not in (None, "misfits"):
-            return found  # made of masked rows
-        return self._masked(mention, found)
+        return found if mention.view in buckets.VIEWS else self._masked(mention, found)  # else made of masked rows
 
     def _masked(self, mention: Mention, rows: str) -> str:
         """Return rows of a stream's table, or of its typed views, with the fields masked that the user may not see."""
-        name = mention.name if mention.view == "misfits" else self._catalog.named(mention)
-        masks = self._masks(name)
+        masks = self._masks(mention.name)
         if not masks.fields:
             return rows
         self.masked = True
-        stream = self._catalog.stream(name)
+        stream, engine = self._catalog.stream(mention.name), self._catalog.engine
         masking = Masking(masks, f"{stream.account}/{stream.stream}", self._viewer.mask_key)
-        self._catalog.add_functions(masking.functions())
-        columns = {str(row[0]): str(row[1]) for row in self._catalog.rows(f"DESCRIBE {rows}", self.arrow)}
+        add_functions(engine.connection, masking.functions())
+        columns = engine.columns(rows, self.arrow)
         return masking.select(rows, columns, of_misfits="reason" in columns)
 
     def _masks(self, name: str) -> Masks:
@@ -421,21 +366,20 @@ class StatementSnapshot:
 
     def _with_json(self, mention: Mention, found: str) -> str:
         """Return a stream's table with its payloads as JSON in a column `json`."""
-        name = _table_name(mention)
-        if mention.view is not None or name in self._typed_views or not self._catalog.stream(name).stream:
+        if mention.view is not None or not self._catalog.stream(mention.name).stream:
             return found
-        if (live := self._live.get(name)) is not None:
+        if (live := self._live.get(mention.name)) is not None:
             names = [*live.view.columns, *live.view.typed_names]
         else:
             # Columns come and never go: those of an older version are among them.
-            log = self._log(msgspec.structs.replace(mention, name=name))
+            log = self._log(mention)
             names = column_names(log.metadata_of(log.latest)["schemaString"])
         if "data" not in names or "json" in map(str.lower, names):
             return found
         return f"SELECT *, {_JSON} AS json FROM ({found})"
 
     def _relation(self, mention: Mention) -> str:
-        key = msgspec.structs.replace(mention, place=0)
+        key = replace(mention, place=0)
         if (found := self._found.get(key)) is None:
             try:
                 found = self._found[key] = self._locate(mention)
@@ -445,9 +389,7 @@ class StatementSnapshot:
 
     def _locate(self, mention: Mention) -> str:
         if mention.view is not None:
-            return self._derived(mention, mention.view)
-        if (view := self._typed(mention)) is not None:
-            return view
+            return self._derived(mention)
         rows = self._rows(mention)
         if self._sees is not None and mention.subject is not None:  # no condition of the user comes below the barrier
             rows = f"SELECT * FROM ({rows}) WHERE subject = {literal(mention.subject)}"
@@ -479,9 +421,10 @@ class StatementSnapshot:
         if travel is None:
             return self._current(mention)
         if travel.kind in ("MESSAGES", "SEQUENCE"):
-            return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
-        if travel.kind == "TIMESTAMP" and self._catalog.means_messages(mention.name):
-            return self._as_of(mention, msgspec.structs.replace(travel, kind="MESSAGES"))
+            return self._as_of(mention, travel)
+        of_messages = self._catalog.timestamps == "message" and bool(self._catalog.stream(mention.name).stream)
+        if travel.kind == "TIMESTAMP" and of_messages:
+            return self._as_of(mention, replace(travel, kind="MESSAGES"))
         log = self._log(mention)
         if travel.kind == "VERSION":
             version = self._number(travel.value, mention)
@@ -494,53 +437,37 @@ class StatementSnapshot:
             version = version_for_commit_time(log, at_ns, time.time_ns())
         return _every(self._table(log.table, version))
 
-    def _derived(self, mention: Mention, view: View | Literal["misfits"]) -> str:
-        """Return the table of a bucket, or of misfits."""
-        listed = f"{mention.name}_misfits"
-        base = msgspec.structs.replace(mention, view=None, subject=None)
+    def _derived(self, mention: Mention) -> str:
+        """Return the table of a bucket, a typed view, or the table of misfits."""
+        name, view, base = mention.name, mention.view, replace(mention, view=None)
         if view == "misfits":
-            name = listed if self._catalog.exists(listed) else mention.name + typed.MISFITS_SUFFIX
-            base = msgspec.structs.replace(mention, name=name, view=None)
+            listed = f"{name}_misfits"
+            is_listed = self._catalog.exists(listed)
+            base = replace(base, subject=None, name=listed if is_listed else name + typed.MISFITS_SUFFIX)
+        elif view in buckets.VIEWS:
+            base = replace(base, subject=None)
         try:
-            found = self._relation(base)
+            found = self._relation(self._resolved(base))
         except UnknownStream:
-            if view != "misfits" or not self._catalog.exists(mention.name):
+            if view in typed.VIEWS.values():
+                raise
+            if view != "misfits" or not self._catalog.exists(name):
                 raise self._catalog.unknown(mention, self._text) from None
-            stream = self._catalog.stream(mention.name).stream
             raise UnknownStream(
-                f"stream {stream} has no schema for its payloads, so it has no table of misfits\n"
-                f"{excerpt(self._text, mention.place)}"
+                f"stream {self._catalog.stream(name).stream} has no schema for its payloads, so it has no table of "
+                f"misfits\n{excerpt(self._text, mention.place)}"
             ) from None
         if view == "misfits":
             return found
-        found = self._masked(base, found)
-        return buckets.select(view, f"({found})", self._columns(f"({found})"))
-
-    def _typed(self, mention: Mention) -> str | None:
-        """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
-        name = _table_name(mention)
-        suffix = _suffix(name)
-        if not suffix or self._catalog.exists(name):
-            return None
-        base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
-        try:
-            located = self._relation(base)  # first: a flush also stages the schema
-        except UnknownStream:
-            if self._catalog.typed(base.name) is None:
-                return None
-            raise
-        if (table := self._catalog.typed(base.name)) is None:
-            return None
-        self._typed_views.add(name)
-        found, source = json_schema.parse(table.text), f"({located})"
-        self._catalog.add_functions(typed.duckdb_functions(found))
-        if suffix == typed.MISFITS_SUFFIX:
-            return typed.misfits_sql(found, source)
-        return typed.view_sql(found, source, table.columns, doubled)
-
-    def _columns(self, source: str) -> list[str]:
-        """Return the columns of a FROM item."""
-        return [str(row[0]) for row in self._catalog.rows(f"DESCRIBE SELECT * FROM {source}", self.arrow)]
+        if view in buckets.VIEWS:
+            found = self._masked(base, found)
+            return buckets.select(view, f"({found})", self._catalog.engine.columns(found, self.arrow))
+        table = self._typed[name]
+        schema = json_schema.parse(table.text)
+        add_functions(self._catalog.engine.connection, typed.duckdb_functions(schema))
+        if view == "json_misfits":
+            return typed.misfits_sql(schema, f"({found})")
+        return typed.view_sql(schema, f"({found})", table.columns, doubled)
 
     def _log(self, mention: Mention) -> TableLog:
         if (log := self._logs.get(mention.name)) is None:
@@ -548,7 +475,7 @@ class StatementSnapshot:
         return log
 
     def _table(self, path: str, version: int) -> str:
-        table = self._catalog.place(path, version)
+        table = self._catalog.engine.views.place(path, version)
         self.versions.add(table)
         return table
 
@@ -563,12 +490,12 @@ class StatementSnapshot:
 
     def _last(self, mention: Mention) -> str:
         """Return the last message of each subject: by the server's index, or where there is none from all messages."""
-        every = msgspec.structs.replace(mention, last=None, pattern="", subject=None)
+        every = replace(mention, last=None, pattern="", subject=None)
         filters, found = mention.last or (), None
         live = self._view(every) if mention.travel is None else None
         index = self._indexes.get(LastWanted(self._catalog.stream(mention.name).stream, filters))
-        if live is not None and index is not None and self._catalog.live_streams is not None:
-            narrowed = self._catalog.live_streams.views.narrowed
+        if live is not None and index is not None:
+            narrowed = self._catalog.engine.views.narrowed
             found = last.by_index(live, index, filters, next(self._numbers), narrowed)
         if live is not None and found is not None:
             self._union(live)
@@ -580,15 +507,12 @@ class StatementSnapshot:
 
     def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""
-        live_streams = self._catalog.live_streams
-        if live_streams is None:
-            return None
         if mention.name not in self._live:
-            stream = self._catalog.stream(mention.name)
-            for each in self._wanted.get(stream.table, ()):  # an index is read before the view is opened
-                self._indexes[each] = live_streams.last(stream, each.filters)
-            live = live_streams.open(stream, next(self._numbers)) if stream.stream else None
-            self._live[mention.name] = live
+            stream, streams = self._catalog.stream(mention.name), self._catalog.live
+            for wanted in self._wanted:  # an index is read before the view is opened
+                if wanted.stream == stream.stream:
+                    self._indexes[wanted] = streams.last(stream, wanted.filters)
+            live = self._live[mention.name] = streams.open(stream, next(self._numbers))
             if live is not None:
                 self.arrow.update(live.arrow)
         return self._live[mention.name]
@@ -597,8 +521,7 @@ class StatementSnapshot:
         """Return the SELECT of a live view, with the rows of all subjects unless only one is wanted."""
         if live.table:
             self.versions.add(live.table)
-        assert self._catalog.live_streams is not None  # Invariant: it has opened the view.
-        return live.select("" if subject is None else self._catalog.live_streams.views.narrowed(live.view, [subject]))
+        return live.select("" if subject is None else self._catalog.engine.views.narrowed(live.view, [subject]))
 
     # ---- as of a moment of the stream
 
@@ -609,19 +532,17 @@ class StatementSnapshot:
             # List the log again: segments compacted before the view was opened are in a version that is listed now.
             self._logs.pop(mention.name, None)
             log, found = self._version(mention, point)
-            if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
-                live = self._catalog.live_streams.at(live, point, next(self._numbers))
+            # Messages stored by then may not have reached the table yet.
+            if not found.complete and (live.view.departures is not None or _reaches(point, live)):
+                live = self._catalog.live.at(live, point, next(self._numbers))
                 self.arrow.update(live.arrow)
-                return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, REMOVED_COLUMN in live.view.columns)}"
-            if not found.complete and _reaches(point, live):
-                # Messages stored by then have not reached the table yet.
                 return f"SELECT * FROM ({self._union(live)}) WHERE {_held(point, REMOVED_COLUMN in live.view.columns)}"
         if log is None:
             raise self._catalog.unknown(mention, self._text)
         if found.version is None:
             return f"{_every(self._table(log.table, log.latest))} WHERE false"
         table = self._table(log.table, found.version)
-        held = _held(point, REMOVED_COLUMN in self._columns(table))
+        held = _held(point, REMOVED_COLUMN in self._catalog.engine.columns(_every(table), self.arrow))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa
@@ -655,17 +576,17 @@ class StatementSnapshot:
         """Return the time of as_of in ns: an integer is in ns already, a text is exact, another time has µs."""
         if travel.text is not None:
             return instant(travel.text)
-        kind = self._catalog.evaluate(f"typeof({travel.value})")
+        kind = self._catalog.engine.value(f"typeof({travel.value})")
         if kind in _INTEGERS:
-            value = self._catalog.evaluate(f"CAST({travel.value} AS HUGEINT)")
+            value = self._catalog.engine.value(f"CAST({travel.value} AS HUGEINT)")
             assert isinstance(value, int)
             return instant(value)
         if kind == "VARCHAR":
-            return instant(str(self._catalog.evaluate(travel.value)))
+            return instant(str(self._catalog.engine.value(travel.value)))
         return self._micros(travel.value, mention, "as_of") * _MICRO
 
     def _micros(self, value: str, mention: Mention, what: str) -> int:
-        micros = self._catalog.evaluate(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
+        micros = self._catalog.engine.value(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
         if not isinstance(micros, int):
             raise BadSql(
                 f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'",
@@ -675,7 +596,7 @@ class StatementSnapshot:
         return micros
 
     def _number(self, value: str, mention: Mention) -> int:
-        number = self._catalog.evaluate(f"TRY_CAST({value} AS BIGINT)")
+        number = self._catalog.engine.value(f"TRY_CAST({value} AS BIGINT)")
         if not isinstance(number, int):
             raise BadSql(f"VERSION AS OF takes a version number, not {value}", self._text, mention.place)
         return number
@@ -687,7 +608,10 @@ def _every(table: str) -> str:
 
 def _held(point: Point, archive: bool) -> str:
     """Return the condition for rows of messages that the stream held at a point."""
-    return f"seq <= {point.seq}" if point.seq else held_sql(point.before_ns - 1, archive)
+    if point.seq:
+        return f"seq <= {point.seq}"
+    held = f"time_ns < {point.before_ns}"
+    return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} >= {point.before_ns})" if archive else held
 
 
 def _reaches(point: Point, live: StreamQuery) -> bool:
@@ -695,9 +619,3 @@ def _reaches(point: Point, live: StreamQuery) -> bool:
     if not live.table:
         return True
     return point.seq > live.view.table_last_seq if point.seq else point.before_ns > (live.tail_begins_ns or NEVER)
-
-
-def held_sql(at_ns: int, archive: bool) -> str:
-    """Return the condition for rows of messages that the stream held at a time."""
-    held = f"time_ns <= {at_ns}"
-    return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})" if archive else held

@@ -20,10 +20,13 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from lakestream import extras
+from lakestream.extras import ExtraMissing
 from lakestream.lake.errors import LakeError, LakeSilent
 from lakestream.lake.last_messages import PAGE, LastPage
 from lakestream.protocol.sql import ResultColumn
@@ -39,7 +42,6 @@ from lakestream_sql.messages import (
 )
 
 if TYPE_CHECKING:
-    from lakestream_sql import Bindings
     from lakestream_sql.session import Session
 
 BESIDE_BYTES = 3 << 30
@@ -68,94 +70,99 @@ def main() -> None:
     opened = _open.decode(messages.get())
     _limit(opened)
     try:
-        from lakestream.extras import ExtraMissing
         from lakestream.lake.storage import paths
         from lakestream.lake.storage.probe import require_answer
-        from lakestream_sql.confined import NO_BARRIER, QueryBounds
-        from lakestream_sql.explained import ForbiddenQuery
-        from lakestream_sql.session import EngineFailed, Session  # loads DuckDB
+        from lakestream_sql.confined import QueryBounds
+        from lakestream_sql.session import Session  # loads DuckDB
 
         bounds = QueryBounds(opened.memory, opened.threads)
         require_answer(paths.root(opened.lake), lambda text: None)
         session = Session(opened.lake, tail_bytes=TAIL_BYTES, account=opened.account, bounds=bounds)
     except (LakeError, ImportError) as error:
-        _send(out, Failure(_public(error, opened.lake), UNAVAILABLE if isinstance(error, LakeSilent) else 400))
+        _send(out, _failure(error, opened.lake))
         return
     with contextlib.suppress(OSError):  # a sandbox may deny it
         os.nice(19)  # for queries: the server has the processor first
     _send(out, ChildReady())
-    spark = _Spark(opened)
     while True:
         ask = _ask.decode(messages.get())
         try:
             require_answer(paths.root(opened.lake), lambda text: None)  # the lake may have gone since the last query
-            if ask.engine != "duckdb" and ask.viewer.sees is not None:
-                raise ForbiddenQuery(NO_BARRIER)
-            _serve(session if ask.engine == "duckdb" else spark.session(ask), session, ask, messages.get, out)
-            continue
-        except (EngineFailed, LakeSilent) as error:  # another process takes the next query
-            _send(out, Failure(_public(error, opened.lake), FAILED if isinstance(error, EngineFailed) else UNAVAILABLE))
-            return
-        except LakeError as error:
-            failure = Failure(_public(error, opened.lake), _code(error))
-        except ExtraMissing as error:
-            failure = Failure(str(error), UNAVAILABLE)
-        except RecursionError:
-            failure = Failure("the query is nested too deeply")
-        except MemoryError:
-            failure = Failure("the query needs more memory than one may have")
-        _send(out, failure)
+            _serve(session, opened, ask, messages.get, out)
+        except (LakeError, ExtraMissing, RecursionError, MemoryError) as error:
+            failure = _failure(error, opened.lake)
+            _send(out, failure)
+            if failure.code >= FAILED:  # another process takes the next query
+                return
 
 
-class _Spark:
-    """The other engine, which is loaded with its first query."""
+@cache
+def _spark(opened: Open) -> Any:
+    """Return the session of the other engine, which is loaded with its first query. Raises ExtraMissing."""
+    from lakestream.spark import ENTRY_POINTS
 
-    def __init__(self, opened: Open) -> None:
-        self._opened = opened
-        self._session: Any = None
-
-    def session(self, ask: Ask) -> Any:
-        """Return the session for a query. Raises ExtraMissing."""
-        if self._session is None:
-            from lakestream import extras
-            from lakestream.spark import ENTRY_POINTS
-
-            confined = extras.load(ENTRY_POINTS, "confined", "spark", "Spark SQL")
-            self._session = confined(self._opened.lake, self._opened.account)
-        self._session.most = ask.max_rows
-        return self._session
+    return extras.load(ENTRY_POINTS, "confined", "spark", "Spark SQL")(opened.lake, opened.account)
 
 
-def _public(error: BaseException, lake: str) -> str:
-    """Return an error's text without the lake's address, in its own spelling or in DuckDB's."""
-    return str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
+def _failure(error: BaseException, lake: str) -> Failure:
+    """Return an error without the lake's address, in its own spelling or in DuckDB's."""
+    if isinstance(error, RecursionError):
+        return Failure("the query is nested too deeply")
+    if isinstance(error, MemoryError):
+        return Failure("the query needs more memory than one may have")
+    text = str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
+    return Failure(text, UNAVAILABLE if isinstance(error, LakeSilent | ExtraMissing) else getattr(error, "code", 400))
 
 
-def _serve(session: Session, plain: Session, ask: Ask, next_message: Callable[[], bytes], out: BinaryIO) -> None:
-    """Answer one query by a session; `plain` is that of DuckDB. Raises LakeError and others for one that fails."""
+def _serve(plain: Session, opened: Open, ask: Ask, next_message: Callable[[], bytes], out: BinaryIO) -> None:
+    """Answer one query; `plain` is the session of DuckDB. Raises LakeError and others for one that fails."""
     from lakestream_sql import Bindings
+    from lakestream_sql.batches import CountedRows, batches, schema_of
     from lakestream_sql.confined import NO_BARRIER
     from lakestream_sql.explained import ForbiddenQuery
 
-    bindings = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters)
-    session.viewer = ask.viewer
-    of_rows = ask.engine == "duckdb" and not ask.describe
-    streams = session.streams(ask.query, bindings)
-    if ask.engine != "duckdb" and plain.masked(streams, ask.viewer.roles or ()):
+    def goes_on() -> bool:
+        return _judgement.decode(next_message()).go
+
+    bindings, session = Bindings(ask.parameters, ask.as_of, unbound=ask.describe and not ask.parameters), plain
+    if ask.engine != "duckdb":
+        if ask.viewer.sees is not None:
+            raise ForbiddenQuery(NO_BARRIER)
+        session = _spark(opened)
+        session.most = ask.max_rows
+    plain.viewer = ask.viewer
+    found = session.mentioned(ask.query, bindings)
+    if ask.engine != "duckdb" and plain.masked(found.streams, ask.viewer.roles or ()):
         raise ForbiddenQuery(NO_BARRIER)
-    wanted = session.last_wanted(ask.query, bindings) if of_rows else []
-    _send(out, MentionedStreams(streams, session.lists(ask.query, bindings), wanted))
-    if ask.engine == "duckdb":
-        session.take_last({each: list(_pages(next_message)) for each in wanted})
-    if not _judgement.decode(next_message()).go:
+    wanted = [] if ask.describe else found.last
+    _send(out, msgspec.structs.replace(found, last=wanted))
+    plain.take_last({each: list(_pages(next_message)) for each in wanted})
+    if not goes_on():
         return
-    decisions = _Wanted(next_message)
+    begun = False  # then each response waits for a decision
+
+    def described(columns: Iterable[str], types: Iterable[str], **more: Any) -> None:
+        nonlocal begun
+        _send(out, QueryColumns([*map(ResultColumn, columns, types)], **more))
+        begun = True
+
+    counted, bodies = CountedRows(ask.max_rows), iter(list[bytes]())
     try:
-        _send_batches(session, ask, bindings, decisions, out)
+        if ask.describe:
+            shape = session.shape(ask.query, bindings)
+            described(shape.columns, shape.types, schema=schema_of(shape), parameters=session.parameters(ask.query))
+        else:
+            result = session.query(ask.query, bindings, described)
+            bodies = batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes)
+        for body in bodies:
+            if not goes_on():
+                return
+            _write(out, BATCH, body)
+        if goes_on():
+            _send(out, Summary(counted.rows, counted.truncated))
     except Exception:
-        if decisions.begun and not decisions.more():
-            return
-        raise
+        if not begun or goes_on():
+            raise
 
 
 def _pages(next_message: Callable[[], bytes]) -> Iterator[LastPage]:
@@ -164,54 +171,6 @@ def _pages(next_message: Callable[[], bytes]) -> Iterator[LastPage]:
         yield (page := PAGE.decode(next_message()))
         if page.done:
             return
-
-
-class _Wanted:
-    """The server's decisions after the columns. `begun`: they were sent, so that each response waits for one."""
-
-    def __init__(self, next_message: Callable[[], bytes]) -> None:
-        self._next = next_message
-        self.begun = False
-
-    def more(self) -> bool:
-        """Wait; return False if the query ends without an answer."""
-        return _judgement.decode(self._next()).go
-
-
-def _send_batches(session: Session, ask: Ask, bindings: Bindings, wanted: _Wanted, out: BinaryIO) -> None:
-    from lakestream_sql.batches import CountedRows, batches, schema_of
-
-    if ask.describe:
-        shape = session.shape(ask.query, bindings)
-        columns = _columns(shape.columns, shape.types)
-        _send(out, QueryColumns(columns, schema_of(shape), session.parameters(ask.query)))
-        wanted.begun = True
-        if wanted.more():
-            _send(out, Summary(0, False))
-        return
-
-    def described(columns: tuple[str, ...], types: tuple[str, ...]) -> None:
-        _send(out, QueryColumns(_columns(columns, types)))
-        wanted.begun = True
-
-    result = session.query(ask.query, bindings, described)
-    counted = CountedRows(ask.max_rows)
-    for body in batches(result, ask.form, counted, ask.batch_bytes, ask.max_batch_bytes):
-        if not wanted.more():
-            return
-        _write(out, BATCH, body)
-    if wanted.more():
-        _send(out, Summary(counted.rows, counted.truncated))
-
-
-def _code(error: LakeError) -> int:
-    from lakestream_sql.batches import RowTooLarge
-    from lakestream_sql.explained import ForbiddenQuery, UnknownStream
-
-    if (own := getattr(error, "code", None)) is not None:
-        return int(own)
-    codes = ((ForbiddenQuery, 403), (UnknownStream, 404), (RowTooLarge, 413))
-    return next((code for kind, code in codes if isinstance(error, kind)), 400)
 
 
 def _limit(opened: Open) -> None:
@@ -249,10 +208,6 @@ def _write(out: BinaryIO, kind: bytes, body: bytes) -> None:
     out.write(_LENGTH.pack(len(body)) + kind)
     out.write(body)
     out.flush()
-
-
-def _columns(names: Iterable[str], types: Iterable[str]) -> list[ResultColumn]:
-    return [*map(ResultColumn, names, types)]
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""Connections to DuckDB that can read the lake's Delta tables.
+"""DuckDB over the lake's Delta tables.
 
-Belongs here: loading its extensions, from installed wheels and never from the network, and its access to an object
-store: on S3 by DuckDB itself, where the AWS SDK finds the credentials in the environment or from the instance; by
-stored_files.py otherwise. No text made here contains credentials.
+Belongs here: executing SQL of its own, loading its extensions, from installed wheels and never from the network, and
+its access to an object store: on S3 by DuckDB itself, where the AWS SDK finds the credentials in the environment or
+from the instance; by stored_files.py otherwise. No text made here contains credentials.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,16 @@ from lakestream.lake.storage.clouds.s3 import S3
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import literal
 from lakestream_sql import explained
+from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
 from lakestream_sql.explained import SqlError
+from lakestream_sql.file_views import FileViews
+from lakestream_sql.parser import SqlParser
 
 if TYPE_CHECKING:
     from lakestream_sql.stored_files import StoredFiles
 
+QUICK_S = 0.05
+"""Time (50 ms) after which a query is no quick one."""
 _PACKAGE = "duckdb_extension_"
 
 # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
@@ -61,17 +67,106 @@ def extension_path(name: str = "delta") -> Path:
     )
 
 
-def reads_tables(root: str, *, confined: bool) -> bool:
-    """Return True if DuckDB reads the Delta tables of a lake by itself: in a directory, and on S3 unless it is
-    confined. The other clouds' credentials are not all known to it."""
-    return paths.is_local(root) or (not confined and isinstance(cloud_of(root), S3))
+class Engine:
+    """DuckDB over the tables of one lake.
+
+    Args:
+        root: the lake's.
+        account: confine DuckDB to the tables of this account; None: no account and no file is out of reach.
+        bounds: memory and threads of a confined DuckDB.
+
+    Attributes:
+        connection: whose cursors execute queries.
+        views: the FROM items of tables.
+
+    Raises:
+        ExtensionMissing, NoCredentials.
+    """
+
+    def __init__(self, root: str, account: str | None = None, bounds: QueryBounds = BOUNDS) -> None:
+        self.root, self.account = root, account
+        # The credentials of other clouds than S3 are not all known to DuckDB.
+        itself = paths.is_local(root) or (account is None and isinstance(cloud_of(root), S3))
+        self.connection, files = connect(root, itself=itself)
+        self.parser = SqlParser(self.connection)
+        self.views = FileViews(root, self.connection, files)
+        self._checker: Checker | None = None
+        if account is not None:
+            tables = paths.table(root, "", account)
+            confine(self.connection, tables if files is None else files.spelled(tables), bounds)
+            self._checker = Checker(self.connection, self.parser)
+
+    def check(self, sql: str, selections: Collection[str] = (), prefix: str = "", *, restricted: bool = False) -> None:
+        """Check a query of a confined DuckDB, as `Checker.check` does. Raises ForbiddenQuery."""
+        if self._checker is not None:
+            self._checker.check(sql, selections, prefix, restricted=restricted)
+
+    def execute(
+        self, sql: str, arrow: Mapping[str, Any], meanwhile: Callable[[], None] | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long.
+
+        Args:
+            arrow: tables by the names that the query may have for them.
+            meanwhile: called if it takes longer than `QUICK_S`.
+
+        Raises:
+            duckdb.Error.
+        """
+        cursor = self.connection.cursor()
+        arrow = {**arrow, **self.views.encrypted}
+        for name in filter(sql.__contains__, arrow):  # to register one costs 0.4 ms
+            cursor.register(name, arrow[name])
+        failures: list[BaseException] = []
+
+        def execute() -> None:
+            try:
+                cursor.execute(sql)
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=execute, name="query", daemon=True)
+        worker.start()
+        try:
+            if meanwhile is not None:
+                worker.join(QUICK_S)
+                if worker.is_alive():
+                    meanwhile()
+            worker.join()
+        except KeyboardInterrupt:
+            cursor.interrupt()
+            worker.join()
+            raise
+        if failures:
+            raise failures[0]
+        return cursor
+
+    def rows(self, sql: str, arrow: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of our own."""
+        try:
+            return self.execute(sql, arrow).fetchall()
+        except duckdb.Error as error:
+            raise SqlError(explained.first_line(error)) from None
+
+    def columns(self, rows: str, arrow: Mapping[str, Any]) -> dict[str, str]:
+        """Return the columns of a SELECT with their types."""
+        return {str(row[0]): str(row[1]) for row in self.rows(f"DESCRIBE {rows}", arrow)}
+
+    def value(self, expression: str) -> object:
+        """Return the value of a constant expression; None when it has none."""
+        self.check(f"SELECT {expression}")
+        try:
+            row = self.connection.cursor().execute(f"SELECT {expression}").fetchone()
+        except duckdb.Error:
+            return None
+        return row[0] if row else None
 
 
 def connect(root: str, *, itself: bool) -> tuple[duckdb.DuckDBPyConnection, StoredFiles | None]:
     """Open a database in memory that reads the tables below a lake's root. Times are in UTC.
 
     Args:
-        itself: as `reads_tables` says.
+        itself: DuckDB reads the Delta tables by itself.
 
     Returns:
         The connection, and where it finds files if it does not read tables by itself.

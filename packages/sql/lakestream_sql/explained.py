@@ -50,15 +50,21 @@ _SPARK_CALL = re.compile(r"\b(array|map|except|values)\s*\(?\s*$", re.I)
 
 
 class SqlError(LakeError):
-    """Raised when a query could not be answered. The text says what to do."""
+    """Raised when a query could not be answered. The text says what to do; `code` is that of the response."""
+
+    code = 400
 
 
 class UnknownStream(SqlError):
     """Raised when a query names a stream without a table; the text lists the tables."""
 
+    code = 404
+
 
 class ForbiddenQuery(SqlError):
     """Raised for a query that does more than read the streams of its account."""
+
+    code = 403
 
 
 class BadSql(SqlError):

@@ -153,9 +153,9 @@ class FileViews:
         if self._shapes[0] != schema:
             from deltalake import Schema
 
-            self._table("table_shape", pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
-            described = self._connection.execute("DESCRIBE table_shape").fetchall()
-            self._shapes = schema, {name: kind for name, kind, *_ in described}
+            empty = pa.schema(Schema.from_json(schema).to_arrow()).empty_table()
+            shape = self._connection.from_arrow(empty)
+            self._shapes = schema, dict(zip(shape.columns, map(str, shape.types), strict=True))
         return self._shapes[1]
 
     def _spelled(self, table: str, add: AddFile) -> str:

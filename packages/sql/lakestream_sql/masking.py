@@ -100,21 +100,17 @@ class Masking:
     def functions(self) -> dict[str, tuple[Callable[[pa.Array], pa.Array], str, str]]:
         """Return the functions of the SELECT by name, with the types that each takes and returns."""
 
-        def payloads(values: pa.Array) -> pa.Array:
-            return pa.array([self._payload(value) for value in values.to_pylist()], pa.binary())
+        def texts(how: How) -> Callable[[pa.Array], pa.Array]:
+            return lambda values: pa.array([self._masked(how, value) for value in values.to_pylist()], pa.string())
 
-        def hashes(values: pa.Array) -> pa.Array:
-            return pa.array([self._masked("hash", value) for value in values.to_pylist()], pa.string())
-
-        def lasts(values: pa.Array) -> pa.Array:
-            return pa.array([self._masked("last4", value) for value in values.to_pylist()], pa.string())
-
-        for function in (payloads, hashes, lasts):
-            function.__annotations__ = {"values": pa.Array, "return": pa.Array}  # DuckDB needs the types themselves
         return {
-            self.payload_function: (payloads, "BLOB", "BLOB"),
-            f"{self.text_function}_hash": (hashes, "VARCHAR", "VARCHAR"),
-            f"{self.text_function}_last4": (lasts, "VARCHAR", "VARCHAR"),
+            self.payload_function: (
+                lambda values: pa.array([self._payload(value) for value in values.to_pylist()], pa.binary()),
+                "BLOB",
+                "BLOB",
+            ),
+            f"{self.text_function}_hash": (texts("hash"), "VARCHAR", "VARCHAR"),
+            f"{self.text_function}_last4": (texts("last4"), "VARCHAR", "VARCHAR"),
         }
 
     def _payload(self, payload: bytes | None) -> bytes | None:

@@ -37,9 +37,9 @@ class Travel(msgspec.Struct, frozen=True):
 class Mention(msgspec.Struct, frozen=True):
     """A table as a query mentions it.
 
-    `name`: as written between the backticks after `delta.`, or as the argument of as_of; `bare`: of a stream, as in
-    `FROM ORDERS`. `place`: its offset in the query text. `subject`: the only subject whose rows the query can want of
-    it, where that is obvious. `view`: the table of a bucket or an object store (buckets.py), or of misfits, over the
+    `name`: as written between the backticks after `delta.`; `bare`: of a stream, as in `FROM ORDERS`. `place`: its
+    offset in the query text. `subject`: the only subject whose rows the query can want of it, where that is obvious.
+    `view`: the table of a bucket or an object store (buckets.py), of misfits, or a typed view (typed.py), over the
     stream of that name. `last`: only the last message of each subject is read; NATS filters for all subjects that the
     query can want (empty: every subject). `pattern`: the filter that the query names. `counted`: the query wants only
     the number of rows.
@@ -49,7 +49,7 @@ class Mention(msgspec.Struct, frozen=True):
     travel: Travel | None = None
     place: int = 0
     subject: str | None = None
-    view: View | Literal["misfits"] | None = None
+    view: View | Literal["misfits", "json", "json_misfits"] | None = None
     bare: bool = False
     last: tuple[str, ...] | None = None
     pattern: str = ""
@@ -63,6 +63,15 @@ def delta_scan(path: str, version: int) -> str:
 
 Locate = Callable[[Mention], str | None]
 """Resolves a mentioned table to a SELECT; None for a name that is DuckDB's to know. Raises SqlError."""
+
+
+def of_stream(name: str) -> str:
+    """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
+    account."""
+    if name.startswith((f"{paths.STREAMS}/", f"{paths.ACCOUNTS}/", "/")) or "://" in name:
+        return name
+    account, slash, stream = name.partition("/")
+    return f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}/{stream}" if slash else f"{paths.STREAMS}/{name}"
 
 
 def mentioned(names: tuple[str, ...], travel: Travel | None, place: int) -> Mention | None:

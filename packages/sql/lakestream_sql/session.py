@@ -10,34 +10,31 @@ stream at one point, so that one mentioned twice has the same rows twice, whatev
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import msgspec
 
+from lakestream.lake.last_messages import LastPage, LastWanted
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
 from lakestream.lake.table.masks import of_table
 from lakestream_sql import NO_BINDINGS, TAIL_BYTES, Bindings, Timestamps, buckets, explained, statements
-from lakestream_sql.catalog import StatementSnapshot, StreamCatalog, TableStatus
-from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
-from lakestream_sql.connection import add_functions, connect, extension_path, reads_tables
+from lakestream_sql.catalog import StatementSnapshot, StreamCatalog
+from lakestream_sql.confined import BOUNDS, QueryBounds
+from lakestream_sql.connection import Engine, extension_path
 from lakestream_sql.explained import BadSql, SqlError, UnknownStream
-from lakestream_sql.file_views import FileViews
 from lakestream_sql.mentions import Mention
-from lakestream_sql.parser import SqlParser, characters
+from lakestream_sql.messages import MentionedStreams
+from lakestream_sql.parser import characters
 from lakestream_sql.statements import Statement, parse, rewrite
 from lakestream_sql.tokens import tokens
 from lakestream_sql.uncompacted import FlushServer, LiveStreams, index_of
 from lakestream_sql.visible import EVERYTHING
-
-if TYPE_CHECKING:
-    from lakestream.lake.last_messages import LastPage, LastWanted
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -48,9 +45,6 @@ HISTORY_LIMIT = 1000
 
 FETCH_ROWS = 10_000
 """Rows fetched from DuckDB at a time."""
-
-QUICK_S = 0.05
-"""Time (50 ms) after which the columns of a result are told before its rows are there."""
 
 _RETRIES = 3
 _INTERRUPTED = "Interrupted!"
@@ -63,9 +57,14 @@ Described = Callable[[tuple[str, ...], tuple[str, ...]], None]
 class NoLakeHere(SqlError):
     """Raised when there is no lake at the path."""
 
+    def __init__(self, root: str) -> None:
+        super().__init__(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
+
 
 class EngineFailed(SqlError):
     """Raised when DuckDB fails by a defect of its own: its session answers nothing any more."""
+
+    code = 500
 
     def __init__(self, message: str) -> None:
         # The text goes on with a stack, which has the paths of this machine.
@@ -106,18 +105,18 @@ class Result:
             raise self.failure(error) from None
 
     def batches(self, rows: int) -> Any:
-        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows. It raises OSError for a
-        value that fails (`failure`)."""
-        reader = self._cursor.to_arrow_reader(rows)
-        if self.columns == tuple(self._named):
-            return reader
+        """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows, without dictionaries,
+        which would be messages of their own in a stream. It raises OSError for a value that fails (`failure`)."""
         import pyarrow as pa
 
-        named = zip(self.columns, reader.schema, strict=True)
-        schema = pa.schema([field.with_name(name) for name, field in named])
-        return pa.RecordBatchReader.from_batches(
-            schema, (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in reader)
-        )
+        reader = self._cursor.to_arrow_reader(rows)
+        kinds = [each.value_type if pa.types.is_dictionary(each) else each for each in reader.schema.types]
+        named = zip(self.columns, reader.schema, kinds, strict=True)
+        schema = pa.schema([field.with_name(name).with_type(kind) for name, field, kind in named])
+        if schema == reader.schema:
+            return reader
+        plain = (batch.rename_columns(self.columns).cast(schema) for batch in reader)
+        return pa.RecordBatchReader.from_batches(schema, plain)
 
     def failure(self, error: Exception) -> SqlError:
         """Return the error of a value behind rows that were right.
@@ -142,22 +141,6 @@ class Result:
         return list(self)
 
 
-def existing_root(lake: str | os.PathLike[str]) -> str:
-    """Return a lake's root, as an absolute path or a URL.
-
-    Args:
-        lake: a path, a `file:` URL, or a URL of a cloud.
-
-    Raises:
-        LakeNotFound: when there is no such directory.
-        UnsupportedLake: when it is an address of another kind.
-    """
-    root = paths.root(os.fspath(lake))
-    if paths.is_local(root) and not os.path.isdir(root):
-        raise NoLakeHere(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
-    return root
-
-
 class Session:
     """A DuckDB connection over the streams of one lake. Times are read and shown in UTC.
 
@@ -174,9 +157,10 @@ class Session:
 
     Attributes:
         viewer: the user of the next queries.
+        engine: DuckDB.
 
     Raises:
-        LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
+        NoLakeHere, UnsupportedLake, ExtensionMissing, NoCredentials.
     """
 
     viewer = EVERYTHING
@@ -193,29 +177,18 @@ class Session:
         bounds: QueryBounds = BOUNDS,
         timestamps: Timestamps = "commit",
     ) -> None:
-        self.root = existing_root(lake)
-        itself = reads_tables(self.root, confined=account is not None)
-        self._connection, files = connect(self.root, itself=itself)
-        self._parser = SqlParser(self._connection)
+        self.root = root = paths.root(os.fspath(lake))
+        if paths.is_local(root) and not os.path.isdir(root):
+            raise NoLakeHere(root)
+        self.engine = Engine(root, account, bounds)
         self._last_parsed: tuple[str, Bindings, list[Statement]] = ("", NO_BINDINGS, [])
-        self._checker: Checker | None = None
-        if account is not None:
-            tables = paths.table(self.root, "", account)
-            confine(self._connection, tables if files is None else files.spelled(tables), bounds)
-            self._checker = Checker(self._connection, self._parser)
-        self._tables = views = FileViews(self.root, self._connection, files)
-        self._live = None if committed else LiveStreams(self.root, server, tail_bytes, notify, views)
-
-        add = partial(add_functions, self._connection)
-        self._catalog = StreamCatalog(
-            self.root, self._value, self._rows_of, self._live, add, views.place, account, timestamps
-        )
+        self._live = LiveStreams(self.engine, server, tail_bytes, notify, committed=committed)
+        self._catalog = StreamCatalog(self.engine, self._live, timestamps)
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
-        self._connection.close()
-        if self._live is not None:
-            self._live.close()
+        self.engine.connection.close()
+        self._live.close()
 
     def __enter__(self) -> Session:
         return self
@@ -229,26 +202,23 @@ class Session:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         return self._catalog.tables()
 
-    def streams(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[str]:
-        """Return the names of the streams that a text mentions, in order, without those of other tables.
+    def mentioned(self, text: str, bindings: Bindings = NO_BINDINGS) -> MentionedStreams:
+        """Return the streams that a text mentions, in order, without other tables.
 
         Raises:
             SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
         """
-        found = list[str]()
-        for mention in (mention for each in self._parsed(text, bindings) for mention in each.mentions()):
+        parsed, catalog = self._parsed(text, bindings), self._catalog
+        streams, last = dict[str, None](), dict[LastWanted, None]()
+        for mention in (mention for each in parsed for mention in each.mentions()):
             try:
-                found.append(self._catalog.stream_of(mention))
+                streams[catalog.stream_of(mention)] = None
+                if (wanted := catalog.last_wanted(mention)) is not None:
+                    last[wanted] = None
             except UnknownStream as error:  # of another account
                 raise UnknownStream(f"{error}\n{explained.excerpt(text, mention.place)}") from None
-        return [name for name in dict.fromkeys(found) if name]
-
-    def last_wanted(self, text: str, bindings: Bindings = NO_BINDINGS) -> list[LastWanted]:
-        """Return the last messages that a text wants from the indexes of streams. Raises SqlError as `streams`."""
-        if self._live is None:
-            return []
-        mentions = [mention for each in self._parsed(text, bindings) for mention in each.mentions()]
-        return [each for some in self._catalog.last_wanted(mentions).values() for each in some]
+        streams.pop("", None)
+        return MentionedStreams([*streams], any(each.kind == "tables" for each in parsed), [*last])
 
     def masked(self, streams: Iterable[str], roles: Collection[str]) -> list[str]:
         """Return those of some streams of which a user with these roles sees masked fields."""
@@ -259,16 +229,11 @@ class Session:
 
     def take_last(self, pages: Mapping[LastWanted, list[LastPage]]) -> None:
         """Take what a server answered for that, before it staged its newest messages, for the next query."""
-        if self._live is not None:
-            self._live.given = {wanted: index_of(each) for wanted, each in pages.items()}
-
-    def lists(self, text: str, bindings: Bindings = NO_BINDINGS) -> bool:
-        """Return True if a text asks for the names of all streams. Raises SqlError as `streams`."""
-        return any(statement.kind == "tables" for statement in self._parsed(text, bindings))
+        self._live.given = {wanted: index_of(each) for wanted, each in pages.items()}
 
     def parameters(self, text: str) -> list[str]:
         """Return the names of the parameters of a text."""
-        return statements.parameters(parse(text, self._parser, None))
+        return statements.parameters(parse(text, self.engine.parser, None))
 
     # ---- questions
 
@@ -278,7 +243,7 @@ class Session:
         Raises:
             SqlError: BadSql with the place, UnknownStream with the existing streams, and so on.
         """
-        for statement in parse(text, self._parser):
+        for statement in parse(text, self.engine.parser):
             yield self._answer(statement, text)
 
     def query(self, text: str, bindings: Bindings = NO_BINDINGS, described: Described | None = None) -> Result:
@@ -306,7 +271,7 @@ class Session:
     def _parsed(self, text: str, bindings: Bindings) -> list[Statement]:
         """Return the statements of a text, which is asked for again and again while one query is answered."""
         if self._last_parsed[:2] != (text, bindings):
-            self._last_parsed = text, bindings, parse(text, self._parser, bindings)
+            self._last_parsed = text, bindings, parse(text, self.engine.parser, bindings)
         return self._last_parsed[2]
 
     def _only(self, text: str, bindings: Bindings) -> Statement:
@@ -322,7 +287,7 @@ class Session:
             names = (
                 "SELECT DISTINCT function_name AS function FROM duckdb_functions() WHERE function_name ~ '^[a-z]\\w*$'"
             )
-            result = Result(self._connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
+            result = Result(self.engine.connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
         elif statement.kind == "history":
             (mention,) = statement.mentions()
             if mention.bare and (name := self._catalog.spelled(mention.name)) is not None:
@@ -341,9 +306,8 @@ class Session:
             snapshot = StatementSnapshot(self._catalog, text, statement.mentions(), self.viewer)
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
-            if self._checker is not None:
-                restricted = snapshot.masked or self.viewer.sees is not None
-                self._checker.check(query, snapshot.sources(), statement.prefix, restricted=restricted)
+            restricted = snapshot.masked or self.viewer.sees is not None
+            self.engine.check(query, snapshot.sources(), statement.prefix, restricted=restricted)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
@@ -354,12 +318,12 @@ class Session:
                 if described is None or statement.kind != "query":
                     return
                 with suppress(duckdb.Error):  # which the query itself raises, too
-                    columns = self._interruptible(f"DESCRIBE (\n{query}\n)", snapshot.arrow).fetchall()
+                    columns = self.engine.execute(f"DESCRIBE (\n{query}\n)", snapshot.arrow).fetchall()
                     described(tuple(snapshot.shown(row[0]) for row in columns), tuple(row[1] for row in columns))
                     described = None
 
             try:
-                run = partial(self._interruptible, before + query + behind, snapshot.arrow)
+                run = partial(self.engine.execute, before + query + behind, snapshot.arrow)
                 result = Result(run(describe), run, snapshot.shown)
                 if described is not None:
                     described(result.columns, result.types)
@@ -401,54 +365,17 @@ class Session:
             offset = statement.place(place)
         is_column = (lost is not None and lost.is_column) or (said.missing and not said.kind)
         described = snapshot.sources() if is_column else ()
-        known = [str(row[0]) for each in described for row in self._rows_of(f"DESCRIBE {each}", snapshot.arrow)]
+        known = [name for each in described for name in self.engine.columns(each, snapshot.arrow)]
         if lost is not None and lost.is_column:
             return BadSql(explained.no_column(said, lost, known), text, offset)
         advised = explained.advised(said)
         return BadSql(explained.with_field(advised, said.missing, known) if is_column else advised, text, offset)
 
-    def _interruptible(
-        self, sql: str, arrow: dict[str, Any], meanwhile: Callable[[], None] | None = None
-    ) -> duckdb.DuckDBPyConnection:
-        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long.
-
-        Args:
-            meanwhile: called if it takes longer than `QUICK_S`.
-        """
-        cursor = self._connection.cursor()
-        arrow = {**arrow, **self._tables.encrypted}
-        for name in filter(sql.__contains__, arrow):  # to register one costs 0.4 ms
-            cursor.register(name, arrow[name])
-        failures: list[BaseException] = []
-
-        def execute() -> None:
-            try:
-                cursor.execute(sql)
-            except BaseException as error:
-                failures.append(error)
-
-        worker = threading.Thread(target=execute, name="query", daemon=True)
-        worker.start()
-        try:
-            if meanwhile is not None:
-                worker.join(QUICK_S)
-                if worker.is_alive():
-                    meanwhile()
-            worker.join()
-        except KeyboardInterrupt:
-            cursor.interrupt()
-            worker.join()
-            raise
-        if failures:
-            raise failures[0]
-        return cursor
-
     def _show_tables(self) -> Result:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
-            state = self._catalog.state(stream) if self.viewer.sees is None else TableStatus(None, None, None)
-            for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name)):
-                rows.append((name, state.version, state.last_seq, state.uncompacted))
+            progress = self._catalog.progress(stream) if self.viewer.sees is None else (None, None, None)
+            rows += [(name, *progress) for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name))]
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, mention: Mention, text: str) -> Result:
@@ -470,28 +397,11 @@ class Session:
 
     def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
         """Return rows made here as a result."""
-        cursor = self._connection.cursor()
+        cursor = self.engine.connection.cursor()
         cursor.execute(f"CREATE OR REPLACE TEMP TABLE answer ({shape})")
         if rows:
             cursor.executemany(f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))})", rows)
         return Result(cursor.execute("FROM answer"))
-
-    def _value(self, expression: str) -> object:
-        """Return the value of a constant expression; None when it has none."""
-        if self._checker is not None:
-            self._checker.check(f"SELECT {expression}")
-        try:
-            row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
-        except duckdb.Error:
-            return None
-        return row[0] if row else None
-
-    def _rows_of(self, sql: str, arrow: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query of our own."""
-        try:
-            return self._interruptible(sql, arrow).fetchall()
-        except duckdb.Error as error:
-            raise SqlError(explained.first_line(error)) from None
 
 
 def _moment(at_ns: int) -> datetime:

@@ -37,6 +37,7 @@ from lakestream_sql.mentions import (
     is_last,
     mentioned,
     narrowed,
+    of_stream,
 )
 from lakestream_sql.parser import SqlParser, Unparsed, characters, nodes
 from lakestream_sql.tokens import Edit, Edited, SqlToken, closing, significant, split, tokens
@@ -307,7 +308,7 @@ class _Reader:
         found, (chain, comma) = self._tokens, self._chain(at + 2)
         name, value = found[at + 2], found[comma + 1 + (not chain) : end - 1]
         if name.kind == "string":
-            named, comma = Mention(name.name), at + 3
+            named, comma = Mention(name.name and of_stream(name.name)), at + 3
         else:
             named = mentioned(chain, None, 0) or Mention("")
         depths = itertools.accumulate(token.depth for token in value)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.errors import BadPolicy, LakeError, VersionGone
+from lakestream.lake.errors import BadPolicy, VersionGone
 from lakestream.lake.staging.staging import live_identity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -25,14 +25,16 @@ from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, ticked
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
-SUFFIXES = (MISFITS_SUFFIX, VIEW_SUFFIX)
+VIEWS: dict[str, Literal["json_misfits", "json"]] = {MISFITS_SUFFIX: "json_misfits", VIEW_SUFFIX: "json"}
+"""The views by the endings of their names."""
 VIEW_COLUMNS = ("subject", "seq", "time", "time_ns", "headers")
 """Columns of the stream's table that its view has, before the typed ones; of an archive also `removed_time_ns`."""
 _LOADERS = 8
 
 
-class NoTypedView(LakeError):
-    """Raised when neither the stream nor its table has a `lakestream.json_schema`."""
+def suffix_of(name: str) -> str:
+    """Return the ending of the name of a typed view; "" for other names."""
+    return next(filter(name.endswith, VIEWS), "")
 
 
 # The views as SQL
@@ -74,18 +76,6 @@ class TypedTable(msgspec.Struct, frozen=True):
     made: bool = True
 
 
-def typed_table(lake: str, stream: str) -> TypedTable:
-    """Return a stream of the default account with its schema: the stream's, else its table's.
-
-    Raises:
-        NoTypedView: there is neither.
-    """
-    found = _look(paths.table(paths.root(lake), stream))
-    if found is None:
-        raise NoTypedView(f"stream {stream} has no typed columns: set {JSON_SCHEMA_PROPERTY} in its metadata")
-    return found
-
-
 def typed_tables(lake: str) -> list[TypedTable]:
     """Return all streams of the default account that have a schema, by name.
 
@@ -100,12 +90,14 @@ def typed_tables(lake: str) -> list[TypedTable]:
 
 def _look_or_pass(path: str) -> TypedTable | None:
     try:
-        return _look(path)
+        return typed_of(path)
     except VersionGone:
         return None
 
 
-def _look(path: str) -> TypedTable | None:
+def typed_of(path: str) -> TypedTable | None:
+    """Return the stream of a table, which need not exist, with its schema: the stream's, else its table's. None where
+    there is neither."""
     asked = _asked(path)
     try:
         scan = Scan(path)

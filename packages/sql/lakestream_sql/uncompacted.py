@@ -32,10 +32,10 @@ from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, doubled
 from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
 from lakestream_sql.explained import SqlError
-from lakestream_sql.file_views import FileViews
 
 if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
+    from lakestream_sql.connection import Engine
 
 MANY_REMOVED = 1000
 """From this many removed sequences on they are joined instead of listed in a condition."""
@@ -48,6 +48,12 @@ class QueriedStream(msgspec.Struct, frozen=True):
     stream: str
     table: str
     name: str
+
+    @property
+    def staging(self) -> str:
+        """Return the directory of the staged segments of streams of that name."""
+        base, _, directory = self.table.rpartition(f"/{paths.STREAMS}/")
+        return f"{base}/{paths.SEGMENTS}/{directory}"
 
 
 class LastIndex(msgspec.Struct, frozen=True):
@@ -156,11 +162,11 @@ class LiveStreams:
     """Opens live views of a lake's streams.
 
     Args:
-        root: the lake's root.
+        engine: DuckDB.
         server: the server to ask to stage its newest messages; None for none.
         tail_bytes: see `TAIL_BYTES`.
         notify: gets a line, once, when no server answers.
-        views: has the FROM items of tables.
+        committed: there are no live views: tables alone are read.
 
     Attributes:
         given: the last messages that the caller has asked a server for.
@@ -168,18 +174,20 @@ class LiveStreams:
 
     def __init__(
         self,
-        root: str,
+        engine: Engine,
         server: FlushServer | None,
         tail_bytes: int,
         notify: Callable[[str], None],
-        views: FileViews,
+        *,
+        committed: bool,
     ) -> None:
-        self._root = root
-        self._storage = open_storage(root)
+        self._root = engine.root
+        self._storage = open_storage(engine.root)
         self._server = server
         self._tail_bytes = tail_bytes
         self._notify = notify
-        self.views = views
+        self._views = engine.views
+        self.committed = committed
         self._notified: set[str] = set()
         self._flushers: dict[str, Flusher] = {}
         self._decoded: dict[str, DecodedParts] = {}
@@ -191,9 +199,9 @@ class LiveStreams:
         while self._flushers:
             self._flushers.popitem()[1].close()
 
-    def staged(self, base: str, name: str) -> bool:
-        """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
-        return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
+    def staged(self, stream: QueriedStream) -> bool:
+        """Return True if there is a live stream of that name with staged messages, which may be read."""
+        return not self.committed and staging.live_identity(self._storage, stream.staging) is not None
 
     def open(self, stream: QueriedStream, number: int) -> StreamQuery | None:
         """Return the stream's live view; None where only a table can be read.
@@ -206,14 +214,12 @@ class LiveStreams:
             UncompactedTooLarge: there is more of it than `tail_bytes`.
             SqlError: the uncompacted segments cannot be read.
         """
+        if self.committed or not stream.stream:
+            return None
         try:
             view = self._view(stream)
-            if view is None:
-                return None
-            return self._live(view, number)
-        except SqlError:
-            raise
-        except StorageFailed:
+            return None if view is None else self._live(view, number)
+        except (SqlError, StorageFailed):
             raise  # the table is in the same lake
         except LakeError as error:
             raise SqlError(f"{error}\n  --committed asks the table alone") from error
@@ -222,37 +228,32 @@ class LiveStreams:
         """Return the view as of a point, still with messages stored after it. `number`: as of `open`."""
         return self._live(live.view.at(point), number)
 
-    def count(self, stream: QueriedStream) -> int:
-        """Return the number of messages staged beyond the table."""
-        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
-        parent = f"{base}/{paths.SEGMENTS}/{directory}"
+    def count(self, stream: QueriedStream) -> int | None:
+        """Return the number of messages staged beyond the table; None if they are not read."""
+        if self.committed:
+            return None
+        parent = stream.staging
         if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
             return 0
         try:
             view = open_view(self._root, stream.stream, stream.account, flush=False)
-            return sum(batch.num_rows for batch in view.tail_batches())
+            return int(sum(batch.num_rows for batch in view.tail_batches()))
         except LakeError:
             return 0
 
     def _view(self, stream: QueriedStream) -> StreamView | None:
         why = self._cannot_ask(stream)
+        opened = partial(open_view, self._root, stream.stream, stream.account, followers=self._followers)
         if self._server is not None and not why:
             flusher = self._flusher(stream.account)
             try:
-                view = open_view(
-                    self._root,
-                    stream.stream,
-                    stream.account,
-                    timeout=self._server.timeout,
-                    flusher=flusher,
-                    followers=self._followers,
-                )
+                view = opened(timeout=self._server.timeout, flusher=flusher)
                 return self._with_notice(view, "" if view.flushed else view.note)
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
                 self.close()  # other servers may run by the next time
         try:
-            view = open_view(self._root, stream.stream, stream.account, flush=False, followers=self._followers)
+            view = opened(flush=False)
         except StreamNotFound:
             return None
         return self._with_notice(view, why)
@@ -309,7 +310,7 @@ class LiveStreams:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
-        table, seen = "" if view.version is None else self.views.place(view.table, view.version), view
+        table, seen = "" if view.version is None else self._views.place(view.table, view.version), view
         arrow: dict[str, Any] = {}
         rows = view.tail(self._kept(view))
         as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""

@@ -83,6 +83,6 @@ def test_a_time_is_that_of_every_stream_without_one() -> None:
     found = {mention.name: mention.travel for mention in bound(text, as_of=7).mentions()}
     assert found["streams/A"] == found["streams/D"] == Travel("MESSAGES", " 7 ")
     assert found["streams/B"] == Travel("VERSION", "3")
-    assert found["C"] == Travel("MESSAGES", "5")
+    assert found["streams/C"] == Travel("MESSAGES", "5")
     (past,) = bound("FROM ORDERS VERSION AS OF :v", {"v": 3}).mentions()
     assert past.travel == Travel("VERSION", "3")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakestream.lake.values import as_json
-from lakestream_sql import session as sql_session
+from lakestream_sql import connection as sql_connection
 from lakestream_sql.confined import confine
 from lakestream_sql.connection import connect
 from lakestream_sql.explained import SqlError
@@ -177,21 +177,21 @@ def test_a_session_whose_duckdb_fails_ends_and_shows_no_stack(
         raise duckdb.InternalException("INTERNAL Error: a defect\n\nStack Trace:\n\n/home/of/the/server/duckdb.so")
 
     with monkeypatch.context() as broken:
-        broken.setattr(session, "_interruptible", fail)
+        broken.setattr(session.engine, "execute", fail)
         with pytest.raises(EngineFailed) as failed:
             session.query("SELECT seq FROM delta.`streams/ORDERS`")
     assert str(failed.value) == "DuckDB failed: a defect"
 
 
 def test_the_streams_of_a_query_are_known_before_it_runs(session: Session) -> None:
-    assert session.streams("SELECT 1") == []
+    assert session.mentioned("SELECT 1").streams == []
     text = "SELECT * FROM delta.`streams/ORDERS` a, as_of('ORDERS', 1) b, delta.`streams/ORDERS_json` c, (SELECT 1) d"
-    assert session.streams(text) == ["ORDERS"]
-    assert session.streams("DESCRIBE HISTORY delta.`streams/OTHER`") == ["OTHER"]
-    assert session.lists("SHOW TABLES")
-    assert not session.lists("SELECT 1")
+    assert session.mentioned(text).streams == ["ORDERS"]
+    assert session.mentioned("DESCRIBE HISTORY delta.`streams/OTHER`").streams == ["OTHER"]
+    assert session.mentioned("SHOW TABLES").lists
+    assert not session.mentioned("SELECT 1").lists
     with pytest.raises(UnknownStream):
-        session.streams("SELECT * FROM delta.`accounts/A/streams/ORDERS`")
+        session.mentioned("SELECT * FROM delta.`accounts/A/streams/ORDERS`")
 
 
 def test_duckdb_itself_reaches_nothing_else(lake: Path, tmp_path: Path) -> None:
@@ -250,14 +250,14 @@ def test_values_as_json(value: Any, shown: Any) -> None:
 
 def test_a_name_that_no_stream_can_have_is_not_asked_for(session: Session) -> None:
     """A server would be asked to stage its messages, which fails before the query is refused."""
-    assert session.streams('FROM ORDERS, \'x.parquet\', "*", "a b"') == ["ORDERS"]
+    assert session.mentioned('FROM ORDERS, \'x.parquet\', "*", "a b"').streams == ["ORDERS"]
     with pytest.raises(UnknownStream, match=r'there is no table "x\.parquet" in'):
         session.query("FROM 'x.parquet'")
 
 
 def test_a_stream_of_another_account_is_shown_at_its_place(session: Session) -> None:
     with pytest.raises(UnknownStream, match=r"not a stream of account \$G: .*\n  line 1, column 19:\n"):
-        session.streams('FROM accounts."A".ORDERS')
+        session.mentioned('FROM accounts."A".ORDERS')
 
 
 def test_a_column_that_has_its_subquery_for_a_name_shows_no_path(lake: Path, session: Session) -> None:
@@ -274,7 +274,7 @@ def test_columns_of_one_name_keep_it_however_long_a_query_takes(
     session: Session, monkeypatch: pytest.MonkeyPatch, quick_s: float
 ) -> None:
     """A query that took longer than a moment was described as a table, which has no two columns of one name."""
-    monkeypatch.setattr(sql_session, "QUICK_S", quick_s)
+    monkeypatch.setattr(sql_connection, "QUICK_S", quick_s)
     names: list[tuple[str, ...]] = []
     query = "SELECT a.seq, b.seq FROM ORDERS a JOIN ORDERS b ON a.seq = b.seq WHERE a.seq > 0 ORDER BY ALL -- same"
     list(session.query(query, described=lambda columns, _: names.append(columns)))

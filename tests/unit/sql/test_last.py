@@ -211,7 +211,7 @@ def test_the_subjects_that_a_query_can_want_are_told_to_the_index(
     lake: Lake, text: str, filters: tuple[str, ...]
 ) -> None:
     with Session(lake.root) as session:
-        (wanted,) = session.last_wanted(text)
+        (wanted,) = session.mentioned(text).last
     assert wanted.filters == filters
 
 
@@ -220,7 +220,7 @@ def test_the_subjects_that_a_query_can_want_are_told_to_the_index(
 )
 def test_other_queries_want_nothing_of_an_index(lake: Lake, text: str) -> None:
     with Session(lake.root) as session:
-        assert session.last_wanted(text) == []
+        assert session.mentioned(text).last == []
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_count_needs_no_column_and_is_exact_with_deletes(lake: Lake) -> None:
 
 def test_columns_are_told_from_counts(lake: Lake) -> None:
     with Session(lake.root) as session:
-        parser = SqlParser(session._connection)
+        parser = SqlParser(session.engine.connection)
         for text, counted in {
             "SELECT count(*) FROM ORDERS": True,
             "SELECT count(*) + 1 AS n, 'x' FROM ORDERS": True,

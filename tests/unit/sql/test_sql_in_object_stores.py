@@ -81,8 +81,8 @@ def test_a_confined_session_reads_nothing_else_and_knows_no_credentials(lake: st
             "LOAD httpfs",
         ):
             with pytest.raises(Exception, match=r"(?i)permission|disabled|locked|cannot|not found"):
-                session._connection.execute(text)
-        shown = str(session._connection.execute("SELECT * FROM duckdb_settings()").fetchall())
+                session.engine.connection.execute(text)
+        shown = str(session.engine.connection.execute("SELECT * FROM duckdb_settings()").fetchall())
     assert not [secret for secret in server.secrets if secret in shown]
 
 

@@ -349,9 +349,9 @@ def test_a_bucket_with_a_schema_has_typed_values(tmp_path: Path) -> None:
 def files_read(session: Session, query: str) -> int:
     """Return the number of the table's files that the query reads, from DuckDB's statistics."""
     snapshot = StatementSnapshot(session._catalog, query)
-    [statement] = parse(query, session._parser)
+    [statement] = parse(query, session.engine.parser)
     sql = rewrite(statement, snapshot.locate).text
-    [(_, plan)] = session._interruptible(f"EXPLAIN ANALYZE {sql}", snapshot.arrow).fetchall()
+    [(_, plan)] = session.engine.execute(f"EXPLAIN ANALYZE {sql}", snapshot.arrow).fetchall()
     found = re.search(r"Total Files Read: (\d+)", plan)
     return int(found[1]) if found else 0
 
@@ -398,12 +398,12 @@ def test_a_subject_is_read_without_deleted_rows_and_with_the_columns_of_every_fi
     first = next(iter(table.files))
     table.delete(first, [1])
     with Session(tmp_path) as session:
-        views = FileViews(str(tmp_path), session._connection)
+        views = FileViews(str(tmp_path), session.engine.connection)
         state = TableFollower(str(table.path)).advance(bounds=True)
         view = StreamView(lake="", stream="ORDERS", account="", uid="", table=str(table.path), state=state)
 
         def rows(source: str) -> list[tuple[Any, ...]]:
-            return session._connection.execute(f"FROM {source} WHERE subject = 'b' ORDER BY seq").fetchall()
+            return session.engine.connection.execute(f"FROM {source} WHERE subject = 'b' ORDER BY seq").fetchall()
 
         narrowed = views.narrowed(view, ["b"])
         assert narrowed.count("part-") - narrowed.count("filename =") == 2, "of three files"
@@ -424,12 +424,12 @@ def test_a_subject_of_a_table_by_bucket_is_read_with_its_bucket(tmp_path: Path) 
     for log in (table / "_delta_log").glob("*.json"):  # deltalake writes no lists there
         log.write_text(log.read_text().replace(rf"\"{bounds}\"", r"[\"c\"]"))
     with Session(tmp_path) as session:
-        views = FileViews(str(tmp_path), session._connection)
+        views = FileViews(str(tmp_path), session.engine.connection)
         state = TableFollower(str(table)).advance(bounds=True)
         view = StreamView(lake="", stream="ORDERS", account="", uid="", table=str(table), state=state)
         narrowed = views.narrowed(view, ["d"])
         assert narrowed.count("part-") == 2, "of four files"
-        found = session._connection.execute(f"FROM {narrowed} WHERE subject = 'd' ORDER BY price NULLS FIRST")
+        found = session.engine.connection.execute(f"FROM {narrowed} WHERE subject = 'd' ORDER BY price NULLS FIRST")
         assert [each[0] for each in found.description or []] == ["subject", "seq", "price", "bucket"]
         assert found.fetchall() == [("d", 2, None, 1), ("d", 2, 1.5, 1)]
         assert views.narrowed(view, ["a", "d"]) == "", "of two buckets"

@@ -166,8 +166,8 @@ def test_time_travel_takes_any_expression() -> None:
 @pytest.mark.parametrize(
     ("call", "name", "travel"),
     [
-        ("as_of('ORDERS', 17)", "ORDERS", Travel("MESSAGES", "17")),
-        ("AS_OF ('A/B', 1 + 2)", "A/B", Travel("MESSAGES", "1 + 2")),
+        ("as_of('ORDERS', 17)", "streams/ORDERS", Travel("MESSAGES", "17")),
+        ("AS_OF ('A/B', 1 + 2)", "accounts/A/streams/B", Travel("MESSAGES", "1 + 2")),
         ("as_of(ORDERS, greatest(1, 2))", "streams/ORDERS", Travel("MESSAGES", "greatest(1, 2)")),
         ("as_of(accounts.A.O, 1)", "accounts/A/streams/O", Travel("MESSAGES", "1")),
         (f"as_of({ORDERS}, '2026-05-01')", "streams/ORDERS", Travel("MESSAGES", "'2026-05-01'", "2026-05-01")),
