@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -99,12 +100,27 @@ def excerpt(text: str, offset: int) -> str:
 
 class DuckdbError(msgspec.Struct, frozen=True):
     """An error of DuckDB: what it says, the place in bytes from the start of the query (None: unknown), and the name
-    of what is missing, with its kind."""
+    of what is missing, with its kind ("": a column).
+
+    Where DuckDB gives no place for a name, or not its own: `behind` is the word of the query behind which the name
+    stands ("": any), and `table` the only one that a column can be of ("": there are several). Else `behind` is None.
+    """
 
     text: str
     position: int | None = None
     missing: str = ""
     kind: str = ""
+    behind: str | None = None
+    table: str = ""
+
+    def place(self, sql: str) -> int | None:
+        """Return the offset of the name in a query, if that is a better one; None also if it may be one of several."""
+        if self.behind is None or (self.position is not None and not self.behind):
+            return None
+        found = significant(sql)
+        first = next((at for at, token in enumerate(found) if token.is_word(self.behind)), 0)
+        places = [token.start for token in found[first:] if token.name.lower() == self.missing.lower()]
+        return places[0] if len(places) == 1 else None
 
 
 def read(error: BaseException | str) -> DuckdbError:
@@ -116,8 +132,14 @@ def read(error: BaseException | str) -> DuckdbError:
         text, position = str(found["exception_message"]), found.get("position")
     except (ValueError, TypeError, KeyError):
         return DuckdbError(body.partition("\nLINE ")[0].partition("\n\nStack Trace")[0])
+    position = None if position is None else int(position)
+    for pattern, behind in _LOST:
+        if (names := pattern.match(text)) is not None:
+            named = names.groupdict()
+            name, kind = named.get("column") or named["other"], "" if "column" in named else "Name"
+            return DuckdbError(text, position, name, kind, behind, named.get("table") or "")
     missing = str(found.get("name", "")) if found.get("error_subtype") in ("MISSING_ENTRY", "COLUMN_NOT_FOUND") else ""
-    return DuckdbError(text, None if position is None else int(position), missing, str(found.get("type", "")))
+    return DuckdbError(text, position, missing, str(found.get("type", "")))
 
 
 def first_line(error: BaseException | str) -> str:
@@ -125,13 +147,17 @@ def first_line(error: BaseException | str) -> str:
     return read(error).text.strip().splitlines()[0].rstrip(".")
 
 
-def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
-    """Return an error's text with what helps.
+def advised(said: DuckdbError, columns: Callable[[], list[str]] = list, *, is_spark: bool = False) -> str:
+    """Return an error's text with what helps: for a missing column those that are near, or the way to a field of the
+    payload if it may be one.
 
     Args:
+        columns: returns those of the streams of the query.
         is_spark: the query has something that only Spark knows.
     """
     text = said.text.strip()
+    if said.table:
+        text = f"{doubled(said.table)} has no column {doubled(said.missing)}"
     if "BLOB" in text and "No function matches" in text:
         text = f"{text.splitlines()[0].rstrip('.')}.\n`data` is binary: write text(data) to use it as text"
     if _OF_JSON.search(text):
@@ -140,51 +166,14 @@ def advised(said: DuckdbError, *, is_spark: bool = False) -> str:
     is_spark = is_spark or said.missing.startswith("`")
     if is_spark or only_spark or _SPARK_WORDS.search(text):
         text += f"\n{ENGINE_HINT}"
-    return text
-
-
-class LostName(msgspec.Struct, frozen=True):
-    """A name that an error finds missing: the name, the word of the query behind which it stands ("": any), and True
-    for a column. `table`: the only one that it can be of; "" if there are several."""
-
-    name: str
-    behind: str
-    is_column: bool
-    table: str = ""
-
-    def place(self, sql: str) -> int | None:
-        """Return its offset in a query; None if it may be one of several."""
-        found = significant(sql)
-        first = next((at for at, token in enumerate(found) if token.is_word(self.behind)), 0)
-        places = [token.start for token in found[first:] if token.name.lower() == self.name.lower()]
-        return places[0] if len(places) == 1 else None
-
-
-def lost(said: DuckdbError) -> LostName | None:
-    """Return the name that an error finds missing, where DuckDB tells too little; None for another error."""
-    for pattern, behind in _LOST:
-        if (found := pattern.match(said.text)) is not None:
-            names = found.groupdict()
-            return LostName(names.get("column") or names["other"], behind, "column" in names, names.get("table") or "")
-    return None
-
-
-def no_column(said: DuckdbError, column: LostName, known: list[str]) -> str:
-    """Return the error for a column that is missing, with those that are near.
-
-    Args:
-        known: the columns of the streams of the query.
-    """
-    near = difflib.get_close_matches(column.name.lower(), dict.fromkeys(known), 3, 0.5)
-    advice = f"\nDid you mean {' or '.join(map(doubled, near))}?" if near else ""
-    text = f"{doubled(column.table)} has no column {doubled(column.name)}" if column.table else advised(said)
-    return text + advice
-
-
-def with_field(text: str, column: str, known: list[str]) -> str:
-    """Return the error for a missing column with the way to a field of the payload, if the column may be one."""
-    is_typing_error = difflib.get_close_matches(column.lower(), map(str.lower, known), 1, 0.6)
-    return text if is_typing_error or "json" not in known else f"{text}\n{FIELD_HINT.format(literal(column))}"
+    if not said.missing or said.kind:
+        return text
+    known = columns()
+    if said.behind is not None:
+        near = difflib.get_close_matches(said.missing.lower(), dict.fromkeys(known), 3, 0.5)
+        return text + (f"\nDid you mean {' or '.join(map(doubled, near))}?" if near else "")
+    is_typing_error = difflib.get_close_matches(said.missing.lower(), map(str.lower, known), 1, 0.6)
+    return text if is_typing_error or "json" not in known else f"{text}\n{FIELD_HINT.format(literal(said.missing))}"
 
 
 def is_sparks(before: str) -> bool:

@@ -360,16 +360,13 @@ class Session:
                 reason = f"there is no table {first}.{said.missing}: a stream is written as in FROM ORDERS"
                 return BadSql(reason, text, offset)
             return self._catalog.unknown(Mention(f"{paths.STREAMS}/{said.missing}", place=offset, bare=True), text)
-        lost = explained.lost(said)
-        if lost is not None and (offset is None or lost.behind) and (place := lost.place(statement.sql)) is not None:
+        if (place := said.place(statement.sql)) is not None:
             offset = statement.place(place)
-        is_column = (lost is not None and lost.is_column) or (said.missing and not said.kind)
-        described = snapshot.sources() if is_column else ()
-        known = [name for each in described for name in self.engine.columns(each, snapshot.arrow)]
-        if lost is not None and lost.is_column:
-            return BadSql(explained.no_column(said, lost, known), text, offset)
-        advised = explained.advised(said)
-        return BadSql(explained.with_field(advised, said.missing, known) if is_column else advised, text, offset)
+
+        def columns() -> list[str]:
+            return [name for each in snapshot.sources() for name in self.engine.columns(each, snapshot.arrow)]
+
+        return BadSql(explained.advised(said, columns), text, offset)
 
     def _show_tables(self) -> Result:
         rows: list[tuple[object, ...]] = []
