@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import duckdb
+import pyarrow as pa  # before the server waits for the first batch to be acknowledged
+
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import ServerCredentials, plain_url
 from lakestream_client.errors import ClientError
@@ -76,10 +79,7 @@ class NatsRows:
         self.columns, self.types = answer.driven.columns, answer.driven.types
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        import duckdb  # for the values of Python that a session over the lake's files has
-        import pyarrow as pa
-
-        with duckdb.connect() as connection, _asking():
+        with duckdb.connect() as connection, _asking():  # which has the values of a session over the lake's files
             connection.execute("SET TimeZone = 'UTC'")
             try:
                 for batch in self._answer.batches():
