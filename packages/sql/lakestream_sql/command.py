@@ -22,7 +22,6 @@ from lakestream.cli.results import WRITERS, ResultRows
 from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_login
 from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import ServerCredentials
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.probe import require_answer
@@ -32,7 +31,7 @@ from lakestream_sql.completion import DELIMITERS, Completer
 from lakestream_sql.tokens import Language, split
 
 if TYPE_CHECKING:
-    from lakestream_sql.uncompacted import FlushServer
+    pass
 
 HISTORY_LENGTH = 1000
 INTERRUPTED = 130
@@ -113,20 +112,35 @@ def sql(
         if not url:
             require_answer(paths.root(os.fspath(lake or default_lake())), complain)
 
-    def open_lake() -> Answerer:
-        root = lake or default_lake()
+    def opened() -> Answerer:
+        if url:
+            from lakestream_sql.nats_engine import NatsEngine  # loads nats-py, DuckDB and pyarrow
+
+            return NatsEngine(url, login.login, stream, engine)
+        root = os.fspath(lake or default_lake())
         ask_lake()
-        if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
-            lakes.require(os.fspath(root))
+        if paths.is_local(paths.root(root)):  # in an object store the answer would cost each query requests
+            lakes.require(root)
+        if engine == "spark":
+            spark: Answerer = extras.load(ENTRY_POINTS, "engine", "lake", "--engine spark")(root, timestamps=timestamps)
+            return spark
+        from lakestream_sql.session import Session  # loads DuckDB
         from lakestream_sql.uncompacted import FlushServer
 
-        return _session(engine, root, committed, FlushServer(server, login.login), tail_bytes, timestamps)
+        return Session(
+            root,
+            committed=committed,
+            server=FlushServer(server, login.login),
+            tail_bytes=tail_bytes,
+            notify=complain,
+            timestamps=timestamps,
+        )
 
     if url and timestamps != "commit":
         complain("--timestamp-as-of is for queries of a lake's files; over NATS write as_of('ORDERS', T)")
         raise typer.Exit(1)
     try:
-        with contextlib.closing(_connect(url, login.login, stream, engine) if url else open_lake()) as session:
+        with contextlib.closing(opened()) as session:
             shell = _Shell(session, "json" if as_json else format, engine)
             if (asked := text if query is None else query) is not None:
                 code = shell.script(asked)
@@ -140,26 +154,6 @@ def sql(
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code)
-
-
-def _connect(url: str, login: ServerCredentials, stream: str, engine: Language) -> Answerer:
-    from lakestream_sql.nats_engine import NatsEngine  # loads nats-py and pyarrow
-
-    return NatsEngine(url, login, stream, engine)
-
-
-def _session(
-    engine: Language, lake: str | Path, committed: bool, server: FlushServer, tail_bytes: int, timestamps: Timestamps
-) -> Answerer:
-    if engine == "spark":
-        opened = extras.load(ENTRY_POINTS, "engine", "lake", "--engine spark")
-        spark: Answerer = opened(lake, timestamps=timestamps)
-        return spark
-    from lakestream_sql.session import Session  # loads DuckDB
-
-    return Session(
-        lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=complain, timestamps=timestamps
-    )
 
 
 class _Shell:
