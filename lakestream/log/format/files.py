@@ -117,6 +117,8 @@ class Files:
 
     durable = True
     """True if `sync` makes content durable."""
+    sealed = False
+    """True if new files are encrypted."""
 
     def open(self, path: str, write: bool = False) -> int:
         """Open an existing file for reading, or for reading and writing."""

@@ -58,6 +58,7 @@ class SealedFiles(Files):
     def __init__(self, inner: Files, root: str, keys: Keyring, shared: _Shared | None = None) -> None:
         self.keys = keys
         self.durable = inner.durable
+        self.sealed = bool(root)
         self.inner = inner
         self._root = os.path.join(os.path.abspath(root), "") if root else ""
         self._shared = shared or _Shared()

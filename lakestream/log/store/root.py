@@ -47,7 +47,9 @@ def account_of(directory: str) -> str:
     return _SPELLED.sub(lambda found: chr(int(found.group(1), 16)), directory)
 
 
-STORE_VERSION = 1
+PLAIN_VERSION, SEALED_VERSION = 1, 2
+"""Versions of a plain store and of an encrypted one. Releases without encryption know the first only, and refuse the
+other."""
 STREAMS = "streams"
 """Directory of the streams in an account's directory."""
 
@@ -98,8 +100,9 @@ class StoreRoot:
         except BlockingIOError:
             raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
         try:
-            if not files.exists(name):
-                files.write_whole(name, [b"%d\n" % STORE_VERSION])
+            wanted = SEALED_VERSION if files.sealed else PLAIN_VERSION
+            if not files.exists(name) or _check_version(name, files) < wanted:
+                files.write_whole(name, [b"%d\n" % wanted])
             _check_version(name, files)
             made = cls(path, lock, files)
             made._settle(files)
@@ -232,21 +235,22 @@ def _described(path: str, streams: list[str]) -> str:
     )
 
 
-def _check_version(name: str, files: Files) -> None:
-    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
+def _check_version(name: str, files: Files) -> int:
+    remedy = f"if the directory is a store of this release, write {PLAIN_VERSION} into that file and start again"
     try:
         version = int(files.read(name))
     except ValueError:
         raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
     except OSError as error:
         raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
-    if version > STORE_VERSION:
+    if version > SEALED_VERSION:
         raise StoreVersionError(
             f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
-            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
+            f"{SEALED_VERSION}: run the newer release, or choose another store_dir"
         )
-    if version != STORE_VERSION:
+    if version < PLAIN_VERSION:
         raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
+    return version
 
 
 GONE = ".deleted-"

@@ -19,6 +19,8 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
 from lakestream.log.format.runs import joined
 from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, encode_trailer, read_footer
+from lakestream.log.sealing.files import SealedFiles
+from lakestream.log.sealing.keys import Keyring
 from lakestream.log.store import checkpoint
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
@@ -431,9 +433,19 @@ def test_leftovers_of_unfinished_work_are_removed(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- the store's root
+def test_an_encrypted_store_has_a_version_that_releases_without_encryption_refuse(tmp_path: Path) -> None:
+    root = tmp_path / "jetstream"
+    StoreRoot.open(str(root)).close()
+    assert (root / "VERSION").read_text() == "1\n"
+    StoreRoot.open(str(root), SealedFiles(Files(), str(root), Keyring(["key"]))).close()
+    assert (root / "VERSION").read_text() == "2\n"
+    StoreRoot.open(str(root)).close()  # one that was encrypted once stays so
+    assert (root / "VERSION").read_text() == "2\n"
+
+
 def test_a_newer_store_is_refused_with_what_to_do(tmp_path: Path) -> None:
     StoreRoot.open(str(tmp_path)).close()
-    (tmp_path / "VERSION").write_text("2\n")
+    (tmp_path / "VERSION").write_text("3\n")
     with pytest.raises(StoreVersionError, match="run the newer release"):
         StoreRoot.open(str(tmp_path))
     (tmp_path / "VERSION").write_text("what\n")

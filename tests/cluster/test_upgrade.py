@@ -1,0 +1,132 @@
+"""Tests of clusters whose nodes run different releases: rolling upgrades and back, under load, with faults.
+
+The older program is a commit of this repository, with the Python packages of this one. In a checkout without history
+these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.load import STREAM, Load
+from tests.cluster.nodes import READY_S, Cluster, Node, until
+from tests.servers import Kind, Server, StartFailed
+from tests.wire import Wire
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
+
+ROOT = Path(__file__).parents[2]
+RELEASES = {"0.1.0": "50ceea53", "before issue 40": "8b5ee612"}
+"""Commits of the older programs: the release, and the newest one before faults came together (issue 40)."""
+
+
+@pytest.fixture(params=RELEASES, ids=lambda name: name.replace(" ", "-"))
+def older(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which `lakestream` is an older one."""
+    tree = tmp_path / "older"
+    tree.mkdir()
+    for parts in (["lakestream", "packages"], ["lakestream"]):  # 0.1.0 has no packages
+        command = ["git", "archive", RELEASES[request.param], *parts]
+        packed = subprocess.run(command, cwd=ROOT, capture_output=True)
+        if not packed.returncode:
+            break
+    else:
+        pytest.skip(f"no commit {RELEASES[request.param]} here: {packed.stderr.decode()}")
+    subprocess.run(["tar", "-x", "-C", tree], input=packed.stdout, check=True)
+    packages = sorted(str(path) for path in tree.glob("packages/*") if path.is_dir())
+    environment = {"PYTHONPATH": os.pathsep.join([str(tree), *packages])}
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", "import lakestream; print(lakestream.__path__[0])"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert where.stdout.strip() == str(tree / "lakestream")
+    return environment
+
+
+@pytest.fixture
+def cluster(older: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
+    """Return a cluster of three nodes of the older release."""
+    made = Cluster(Kind.OURS, tmp_path / "cluster", links=True)
+    for node in made.nodes:
+        node.environment = dict(older)
+    yield made.start()
+    made.kill()
+
+
+def back(cluster: Cluster, node: Node, environment: dict[str, str]) -> None:
+    """Start a node as the program of an environment, and wait until it has caught up."""
+    node.environment = dict(environment)
+    node.start()
+    assert node.process is not None
+    mapped = Path(f"/proc/{node.process.pid}/maps").read_text()
+    assert (str(ROOT / "lakestream/native") in mapped) != bool(environment), "older programs have nothing compiled"
+    cluster.wait_ready()
+    caught_up(cluster)
+
+
+def caught_up(cluster: Cluster) -> None:
+    """Wait until all replicas follow the leader; under load one has always a message less."""
+
+    def current() -> bool:
+        replicas = cluster.stream_cluster(STREAM).get("replicas") or []
+        return len(replicas) == 2 and all(each["current"] and not each.get("offline") for each in replicas)
+
+    until(current, f"{STREAM} on all its replicas", 2 * READY_S)
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("older", ["0.1.0"], indirect=True)
+def test_a_release_without_encryption_refuses_an_encrypted_store_before_it_writes(
+    older: dict[str, str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    server = Server(Kind.OURS, store, config="jetstream { key: secret }\nlake: false\n")
+    server.start()
+    with Wire(server.address) as wire:
+        assert "error" not in wire.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"], "storage": "file"})
+        assert b'"seq"' in wire.request("a", b"kept").data
+    server.kill()
+    before = files_of(store)
+    with pytest.raises(StartFailed) as refused:
+        Server(Kind.OURS, store, environment=older).start()
+    lines = [line for line in str(refused.value).splitlines() if "VERSION" in line]
+    assert len(lines) == 1
+    assert "a newer lakestream (store version 2) wrote this store" in lines[0]
+    assert files_of(store) == before
+    server.start()
+    with Wire(server.address) as wire:
+        assert wire.api("STREAM.INFO.A")["state"]["messages"] == 1
+    assert server.stop() == 0
+
+
+def test_a_rolling_upgrade_and_back_under_load_and_faults_loses_nothing(
+    cluster: Cluster, older: dict[str, str]
+) -> None:
+    with Load(cluster) as load:
+        for environment in ({}, older):
+            for number, node in enumerate(cluster.nodes):
+                if number == 0:
+                    node.kill()
+                else:
+                    assert node.stop() == 0
+                back(cluster, node, environment)
+                if number == 1:  # two releases, of which the one that leads is alone
+                    leader = cluster.stream_leader(STREAM)
+                    cluster.isolate(leader)
+                    until(lambda alone=leader: cluster.stream_leader(STREAM) is not alone, "another leader")
+                    cluster.heal()
+                    caught_up(cluster)
+        load.wait_acks(200)
+    print(load.audit())
