@@ -74,20 +74,22 @@ def dumps(value: object) -> bytes:
     return text
 
 
+_SCALARS = frozenset({bool, int, str})
+
+
 def shown(record: msgspec.Struct) -> dict[str, Any]:
     """Return a record as a response shows it: empty fields are left out unless `ALWAYS` names them."""
     always: frozenset[str] = getattr(type(record), "ALWAYS", frozenset())
     out: dict[str, Any] = {}
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
-        if isinstance(value, msgspec.Struct):
-            out[name] = shown(value)
-        elif value or name in always:
-            out[name] = _shown_value(value)
+    for name, value in zip(record.__struct_fields__, msgspec.structs.astuple(record), strict=True):
+        if value or name in always:  # a record is never empty
+            out[name] = value if type(value) in _SCALARS else _shown_value(value)
     return out
 
 
 def _shown_value(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return shown(value)
     if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
         return [shown(item) for item in value]
     if isinstance(value, dict):
