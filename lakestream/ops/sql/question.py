@@ -17,6 +17,13 @@ from lakestream.lake.last_messages import PAGE, LastPage, LastRequest, LastWante
 from lakestream.ops.sql.processes import Process
 from lakestream.protocol.decoding import DECODE_ERRORS
 
+MAX_QUERY = 64 << 10
+"""Length of a query (64 Ki characters)."""
+MAX_STREAMS = 16
+"""Streams of one query (16)."""
+FLUSH_WAIT_NS = 5_000_000_000
+"""Time for staging the newest messages of a stream (5 s)."""
+
 
 class MentionedBy(msgspec.Struct, frozen=True):
     """The names that a query reads, as its process says: streams, the names of all (`lists`), and of indexes."""

@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 
 from lakestream.account.backup.past_stream import CHUNK_BYTES, empty_state, restored_config
+from lakestream.lake.flush import FLUSH
 from lakestream.ops.sql import processes
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
+from lakestream.ops.sql.question import FLUSH_WAIT_NS
 from lakestream.ports import Clock
 from lakestream.protocol.headers import status
 from lakestream.protocol.instants import instant
@@ -28,9 +30,6 @@ MAX_RESTORES = 4
 
 WINDOW = 4
 """Chunks in flight (4): the page makes requests of the same session meanwhile."""
-
-FLUSH_WAIT_NS = 5_000_000_000
-"""Time for staging the newest messages of the stream (5 s); without an answer the restore has what is staged."""
 
 FINISH_NS = 3_600_000_000_000
 """Time that the server may take to make a stream of the archive (1 h)."""
@@ -137,7 +136,7 @@ class ServerRestores:
             config["subjects"] = [f"{each}>" for each in renamed.values()]
             request |= {"renamed": renamed, "bucket": new}
         with contextlib.suppress(ConsoleError):
-            replies, _ = await client.request(f"$LAKE.API.FLUSH.{body.stream}".encode(), b"", b"", 1, FLUSH_WAIT_NS)
+            replies, _ = await client.request(f"{FLUSH}{body.stream}".encode(), b"", b"", 1, FLUSH_WAIT_NS)
             if replies and not status(replies[0].header).code:
                 request["flush"] = replies[0].payload.decode()
         return config, request

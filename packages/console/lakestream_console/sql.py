@@ -17,9 +17,10 @@ from typing import Literal
 import msgspec
 
 from lakestream.config.options import SqlOptions
+from lakestream.lake.flush import FLUSH
 from lakestream.ops.sql.pool import Pool, TooManyQueries
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ops.sql.question import MentionedBy, put
+from lakestream.ops.sql.question import FLUSH_WAIT_NS, MAX_QUERY, MAX_STREAMS, MentionedBy, put
 from lakestream.ports import Clock, Single
 from lakestream.protocol.nuid import nuid
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
@@ -35,15 +36,6 @@ MAX_RESULT_BYTES = 8 << 20
 
 MAX_TIME_S = 30.0
 """Time of a query, by default and at most (30 s); at its end the process is killed."""
-
-MAX_QUERY = 64 << 10
-"""Length of a query (64 Ki characters)."""
-
-MAX_STREAMS = 16
-"""Streams of one query (16)."""
-
-FLUSH_WAIT_NS = 5_000_000_000
-"""Time for staging the newest messages of a stream (5 s); without an answer the query reads what is staged."""
 
 
 CANCELLED = "the query was cancelled"
@@ -189,9 +181,8 @@ class ConsoleSql:
 
     async def _flush(self, client: ConsoleClient, stream: str) -> None:
         """Have the newest messages of a stream staged. Without that the query reads those that are."""
-        subject = f"$LAKE.API.FLUSH.{stream}".encode()
         with contextlib.suppress(ConsoleError):
-            await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
+            await client.request(f"{FLUSH}{stream}".encode(), b"", b"", 1, FLUSH_WAIT_NS)
 
 
 async def _rows(process: Process) -> tuple[list[bytes], bytes]:

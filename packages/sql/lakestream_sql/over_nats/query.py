@@ -12,10 +12,11 @@ from contextlib import aclosing
 import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
+from lakestream.lake.flush import FLUSH, FLUSHED
 from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ops.sql.question import MentionedBy, put
+from lakestream.ops.sql.question import FLUSH_WAIT_NS, MAX_STREAMS, MentionedBy, put
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -26,38 +27,15 @@ from lakestream_sql.messages import Ask, QueryColumns, Summary
 from lakestream_sql.over_nats.window import Window
 from lakestream_sql.visible import Viewer
 
-MAX_STREAMS = 16
-"""Streams of one query (16)."""
-
-FLUSH_WAIT_NS = 5 * SECOND
-"""Time for staging the newest messages of a stream (5 s)."""
-
 INTEREST_NS = SECOND
 """Interval at which a query is ended whose client is gone (1 s)."""
-
-FLUSH = "$LAKE.API.FLUSH."
-"""Followed by a stream's name: the request for it."""
 
 RESERVED_BYTES = 4096
 """Bytes of a message beside its payload: headers of a batch are shorter."""
 
 
-class _Error(msgspec.Struct, frozen=True):
-    code: int
-    description: str = ""
-
-
-class _Flushed(msgspec.Struct, frozen=True):
-    """The answer to a request for staging."""
-
-    error: _Error | None = None
-
-
 _COLUMNS = msgspec.json.Decoder(QueryColumns)
 _SUMMARY = msgspec.json.Decoder(Summary)
-_FLUSHED = msgspec.json.Decoder(_Flushed)
-_WITHOUT_TAIL = (400, 404)
-"""Errors of streams that are not in the lake, or not there any more: no message is missing beyond the table."""
 
 
 class QueryRefused(Exception):
@@ -286,10 +264,11 @@ class RunningQuery:
         if body is None:
             return f"no server answers within {format_duration(FLUSH_WAIT_NS)}"
         try:
-            answer = _FLUSHED.decode(body)
+            answer = FLUSHED.decode(body)
         except DECODE_ERRORS as error:
             return str(error)
-        return "" if answer.error is None or answer.error.code in _WITHOUT_TAIL else answer.error.description
+        # If the stream is not in the lake, or not there any more, no message is missing beyond the table.
+        return "" if answer.error is None or answer.is_refusal else answer.error.description
 
     # ------------------------------------------------------------------ responses
     def _send(self, reply: bytes, values: dict[str, str | int], body: bytes) -> None:

@@ -13,6 +13,7 @@ from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.pool import Pool, TooManyQueries
+from lakestream.ops.sql.question import MAX_QUERY
 from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -21,9 +22,6 @@ from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
 from lakestream_sql.over_nats.query import QueryRequest, RunningQuery, tell_outcome
 from lakestream_sql.visible import Viewer
-
-MAX_QUERY = 64 << 10
-"""Length of a query (64 Ki characters)."""
 
 UNKNOWN = (
     "the server that this request came from does not tell who asks, so that nobody knows which rows it may see: "
