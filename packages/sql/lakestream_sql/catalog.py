@@ -56,6 +56,8 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", 
 _MICRO = 1000
 # Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
 _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
+_OF_STREAMS = re.compile(f"(?:{paths.ACCOUNTS}/([^/]+)/)?{paths.STREAMS}")
+"""Directories of streams' tables, with that of the account."""
 _NEVER_IN_NAMES = re.compile(r"[\s.*>/\\]")
 MANY_TABLES = 20
 """Tables that the error for an unknown one names."""
@@ -114,36 +116,24 @@ class StreamCatalog:
         Raises:
             UnknownStream: it is not a stream of the only account.
         """
-        if self.account is not None:
-            return self._stream_of(self.account, name)
-        path = unquote(urlsplit(name).path) if name.startswith("file:") else name
-        if path.startswith(self.root + "/"):
-            path = path[len(self.root) + 1 :]
-        if path.startswith("/") or "://" in path:
-            return QueriedStream("", "", path, name)
+        account, path = self.account, name
+        if account is None:
+            path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+            path = path.removeprefix(f"{self.root}/")
+            if path.startswith("/") or "://" in path:
+                return QueriedStream("", "", path, name)
         directory, _, last = path.rpartition("/")
-        table = f"{self.root}/{path}"
-        if directory == paths.STREAMS:
-            account = paths.DEFAULT_ACCOUNT
-        elif match := re.fullmatch(f"{paths.ACCOUNTS}/([^/]+)/{paths.STREAMS}", directory):
-            account = paths.name_of(match[1])
-        else:
-            return QueriedStream("", "", table, name)
-        # Accept a stream's own name too where its directory's name is encoded.
-        if paths.directory_name(last) != last and paths.name_of(last) == last:
-            table = f"{self.root}/{directory}/{paths.directory_name(last)}"
-        return QueriedStream(account, paths.name_of(last), table, name)
-
-    def _stream_of(self, account: str, name: str) -> QueriedStream:
-        """Return the account's stream of that name: `streams/ORDERS`, or with the account before it."""
-        directory, _, last = name.rpartition("/")
-        own = f"{paths.ACCOUNTS}/{paths.directory_name(account)}/{paths.STREAMS}"
-        encoded = _encoded(last) if directory in (paths.STREAMS, own) else ""
-        if not encoded:
-            raise UnknownStream(
-                f"delta.`{name}` is not a stream of account {account}: write delta.`{paths.STREAMS}/NAME`"
-            )
-        return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+        found, encoded = _OF_STREAMS.fullmatch(directory), _encoded(last)
+        if account is not None:
+            if not found or found[1] not in (None, paths.directory_name(account)) or not encoded:
+                raise UnknownStream(
+                    f"delta.`{name}` is not a stream of account {account}: write delta.`{paths.STREAMS}/NAME`"
+                )
+            return QueriedStream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+        if not found:
+            return QueriedStream("", "", f"{self.root}/{path}", name)
+        account = paths.DEFAULT_ACCOUNT if found[1] is None else paths.name_of(found[1])
+        return QueriedStream(account, paths.name_of(last), f"{self.root}/{directory}/{encoded or last}", name)
 
     def last_wanted(self, mention: Mention) -> LastWanted | None:
         """Return the last messages that a mention wants of an index; None for no such mention."""
