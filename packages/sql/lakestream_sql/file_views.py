@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -57,8 +58,8 @@ class FileViews:
         self._stored = files
         self._numbers = itertools.count(1)
         self._known: dict[tuple[str, str], str] = {}
-        self._vectors: dict[DeletionVector, Any] = {}
-        self._shapes: tuple[str, dict[str, str]] = "", {}
+        self._dead_rows = lru_cache(KEPT_VECTORS)(_dead_rows)
+        self._types = lru_cache(1)(self._described)
         self.encrypted: dict[str, Any] = {}
         """Versions of encrypted tables by name, for each cursor to register: pyarrow reads them, DuckDB 1.5 fails at
         columns of several encrypted pages."""
@@ -136,27 +137,16 @@ class FileViews:
         paths, dead = [self._at(locate(view.table, each.path), each.size) for each in files], "true"
         for path, vector in ((path, each.deleted) for path, each in zip(paths, files, strict=True)):
             if vector is not None:  # two columns: such a condition is judged last, of few rows
-                rows = ", ".join(map(str, self._vector(view.table, vector).tolist()))
+                rows = ", ".join(map(str, self._dead_rows(view.table, vector).tolist()))
                 dead += f" AND NOT (filename = {literal(path)} AND file_row_number IN ({rows}))"
         return f"(SELECT {chosen} FROM {_read(paths, shape)} WHERE {dead})"
 
-    def _vector(self, table: str, vector: DeletionVector) -> Any:
-        """Return the numbers of the rows in a deletion vector."""
-        if (found := self._vectors.get(vector)) is None:
-            if len(self._vectors) >= KEPT_VECTORS:
-                self._vectors.clear()
-            found = self._vectors[vector] = deletion_vectors.load(vector, table, open_storage(table).read)
-        return found
-
-    def _types(self, schema: str) -> dict[str, str]:
+    def _described(self, schema: str) -> dict[str, str]:
         """Return the columns of a table with their types in DuckDB, by the JSON of its schema."""
-        if self._shapes[0] != schema:
-            from deltalake import Schema
+        from deltalake import Schema
 
-            empty = pa.schema(Schema.from_json(schema).to_arrow()).empty_table()
-            shape = self._connection.from_arrow(empty)
-            self._shapes = schema, dict(zip(shape.columns, map(str, shape.types), strict=True))
-        return self._shapes[1]
+        shape = self._connection.from_arrow(pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
+        return dict(zip(shape.columns, map(str, shape.types), strict=True))
 
     def _spelled(self, table: str, add: AddFile) -> str:
         """Return the path of a data file for DuckDB."""
@@ -188,11 +178,16 @@ class FileViews:
             vector = add.deletion_vector
             if vector is None:
                 continue
-            gone = pa.array(self._vector(table, vector).astype("int64"))
+            gone = pa.array(self._dead_rows(table, vector).astype("int64"))
             names.append(pa.repeat(pa.scalar(self._spelled(table, add)), len(gone)))
             rows.append(gone)
         shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
         return pa.table(shape, names=[FILE, "row"])
+
+
+def _dead_rows(table: str, vector: DeletionVector) -> Any:
+    """Return the numbers of the rows in a deletion vector."""
+    return deletion_vectors.load(vector, table, open_storage(table).read)
 
 
 def _read(files: Sequence[str], shape: dict[str, str]) -> str:
