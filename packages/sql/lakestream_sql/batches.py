@@ -100,7 +100,7 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
     reader = result.batches(ARROW_ROWS)
     parts = _Parts()
     with pa.ipc.new_stream(parts, reader.schema) as stream:
-        for batch in _read(reader, result):
+        for batch in reader:
             if counted.most and counted.rows + batch.num_rows > counted.most:
                 counted.truncated = True
                 batch = batch.slice(0, counted.most - counted.rows)
@@ -115,14 +115,6 @@ def _arrow(result: Result, counted: CountedRows, size: int, most: int) -> Iterat
                 break
     if rest := parts.take():  # of an empty result the schema, and the end of the stream
         yield rest
-
-
-def _read(reader: Any, result: Result) -> Iterator[Any]:
-    """Yield the batches of a reader. Raises SqlError for a value that fails."""
-    try:
-        yield from reader
-    except OSError as error:
-        raise result.failure(error) from None
 
 
 def schema_of(result: Result) -> bytes:

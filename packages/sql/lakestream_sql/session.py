@@ -102,23 +102,28 @@ class Result:
         except (duckdb.InternalException, duckdb.FatalException) as error:
             raise EngineFailed(str(error)) from None
         except duckdb.Error as error:
-            raise self.failure(error) from None
+            raise self._failure(error) from None
 
     def batches(self, rows: int) -> Any:
         """Return the remaining rows as a pyarrow RecordBatchReader of batches of so many rows, without dictionaries,
-        which would be messages of their own in a stream. It raises OSError for a value that fails (`failure`)."""
+        which would be messages of their own in a stream. It raises SqlError for a value that fails."""
         import pyarrow as pa
 
         reader = self._cursor.to_arrow_reader(rows)
         kinds = [each.value_type if pa.types.is_dictionary(each) else each for each in reader.schema.types]
         named = zip(self.columns, reader.schema, kinds, strict=True)
         schema = pa.schema([field.with_name(name).with_type(kind) for name, field, kind in named])
-        if schema == reader.schema:
-            return reader
-        plain = (batch.rename_columns(self.columns).cast(schema) for batch in reader)
-        return pa.RecordBatchReader.from_batches(schema, plain)
 
-    def failure(self, error: Exception) -> SqlError:
+        def plain() -> Iterator[pa.RecordBatch]:
+            try:
+                for batch in reader:
+                    yield batch if batch.schema == schema else batch.rename_columns(self.columns).cast(schema)
+            except OSError as error:
+                raise self._failure(error) from None
+
+        return pa.RecordBatchReader.from_batches(schema, plain())
+
+    def _failure(self, error: Exception) -> SqlError:
         """Return the error of a value behind rows that were right.
 
         DuckDB stops the other threads of a query that fails with the flag of a cancel. If it is seen before the error
