@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.stream_compaction import StreamCompaction
 from tests.lake.iceberg import READERS, static
+from tests.lake.model import T0
 from tests.lake.test_typed_compaction import Stream
 
 pytestmark = pytest.mark.lake
@@ -149,10 +151,10 @@ def test_an_error_of_the_upsert_table_does_not_hold_up_the_stream(
 
 
 class IcebergCheck:
-    """The Iceberg table over a stream's upsert table."""
+    """The Iceberg table over a stream's upsert table, or over its own (`end` is "")."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.table = f"{stream.table}_latest"
+    def __init__(self, stream: Stream, end: str = "_latest") -> None:
+        self.table = f"{stream.table}{end}"
         self.export = export.TableExport(IcebergLibrary(stream.spark, str(stream.lake)), stream.storage, self.table)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
@@ -234,6 +236,44 @@ def test_an_iceberg_table_by_key_gets_columns_and_follows_the_stream_configurati
     stream.compact()
     assert check.export.run()
     assert not Path(check.table, "metadata").exists()
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+def test_readers_of_iceberg_find_the_rows_of_tables_by_time_and_payload(
+    spark: Any, lake: Path, tmp_path: Path, form: str
+) -> None:
+    metadata = {"lakestream.schema": "orders", "lakestream.table": "latest($.id)", "lakestream.iceberg": form}
+    metadata["lakestream.partition"] = "day(time), $.at.zip, month($.made)"
+    stream = Stream(spark, lake, tmp_path / "log", metadata)
+    at = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    made = {"type": "string", "format": "date-time"}
+    stream.register(1, {"id": {"type": "integer"}, "at": at, "made": made})
+    check, latest = IcebergCheck(stream, ""), IcebergCheck(stream)
+
+    def publish(first: int, day: int) -> None:
+        sent = [
+            {"id": id_, "at": {"zip": f"z{id_ % 2}"}, "made": f"2026-0{1 + id_ % 3}-01T00:00:00Z"}
+            if id_ % 4
+            else {"id": id_}
+            for id_ in range(first, first + 8)
+        ]
+        encoded = [(b"o", b"", json.dumps(each).encode()) for each in [*sent, {"id": "x"}]]
+        stream.model.publish(encoded, time_ns=T0 + day * 86_400 * 10**9)
+        stream.compact()
+
+    for day in range(2):
+        publish(4 * day, day)
+        found = check.rows("seq", "id", "by_day", "by_field1", "by_field2", "data")
+        assert [row[0] for row in found] == [each.seq for each in stream.model.expected()]
+        assert [row[5] for row in found] == [each.data for each in stream.model.expected()]
+        assert {row[3:5] for row in found if row[1] == 5} == {("z1", "2026-03")}
+        assert [row[0] for row in latest.rows("id", "at")] == list(range(8 + 4 * day))
+    stream.model.remove([2])
+    stream.model.configure({**metadata, "lakestream.partition": "$.id"})
+    publish(8, 2)  # the layout changes with it
+    found = check.rows("seq", "id", "by_field1")
+    assert [row[0] for row in found] == [each.seq for each in stream.model.expected()]
+    assert all(row[2] == (None if row[1] is None else str(row[1])) for row in found)
 
 
 def test_an_erasure_ends_the_snapshots_that_name_its_files(
