@@ -192,6 +192,7 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 "ACCOUNTS": _console(divided),
                 "ACCOUNTS_PORT": str(divided.port),
                 "EMPTY": _console(empty),
+                "LAKE": str(server.store / "lake"),
                 "LAKESTREAM": str(Path(sys.executable).parent / "lakestream"),
                 "COMPACTOR": pictures,
                 "LOOKS": os.environ.get("LAKESTREAM_LOOKS", ""),

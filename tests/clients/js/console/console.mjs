@@ -2,7 +2,7 @@
 // CHROMIUM (the program), CONSOLE (the page), NATS (the server), USERS (the page of a server with users), ACCOUNTS (that
 // of a server with accounts), EMPTY (that of a server without streams), CLUSTER (that of a node of three), PICTURES (a
 // folder for the pictures of the documentation, or empty), LOOKS (one for a screenshot of each page, or empty), LAKESTREAM
-// (the program), ACCOUNTS_PORT (the clients' port of the server with accounts), COMPACTOR (set if one runs beside the server).
+// (the program), LAKE (the lake of CONSOLE), ACCOUNTS_PORT (the clients' port of the server with accounts), COMPACTOR (set if one runs beside the server).
 // `node console.mjs --list` prints the names of the trials. The exit code is 0 if a trial passes.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -15,11 +15,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const require = createRequire(import.meta.url);
-const { ACCOUNTS, CHROMIUM, CLUSTER, CONSOLE, EMPTY, LAKESTREAM, LOOKS, NATS, USERS, PICTURES } = process.env;
+const { ACCOUNTS, CHROMIUM, CLUSTER, COMPACTOR, CONSOLE, EMPTY, LAKE, LAKESTREAM, LOOKS, NATS, USERS, PICTURES } = process.env;
 const FLAGS = ["--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage"];
 const WAIT = 10_000;
 const SOON = 2_000; // a published message must be seen within this time
-const BUSY = 60_000; // of writes, while pictures are taken
+const BUSY = 60_000; // of writes, while pictures are taken; of a compactor that starts
 const PHONE = { width: 390, height: 844 };
 const DESK = { width: 1440, height: 900 };
 const SIZES = [DESK, { width: 1024, height: 768 }, PHONE];
@@ -131,6 +131,18 @@ async function until(condition) {
     if (await condition().catch(() => false)) return;
     assert.ok(Date.now() < end, "it did not happen in time");
     await new Promise((done) => setTimeout(done, 100));
+  }
+}
+
+/** Run a compactor meanwhile, unless there is one. */
+async function withCompactor(use) {
+  if (COMPACTOR) return use();
+  const compactor = spawn(LAKESTREAM, ["compact", "--lake", LAKE], { stdio: "ignore", detached: true });
+  try {
+    return await use();
+  } finally {
+    process.kill(-compactor.pid, "SIGTERM");
+    await once(compactor, "exit");
   }
 }
 
@@ -688,6 +700,42 @@ const trials = {
       await page.getByText("Without a compactor tables are not maintained.").waitFor();
       assert.ok(await button.isDisabled());
     }
+  },
+
+  /** The newest misfits show with reason and payload. Once the schema is mended, the button has them decoded again. */
+  async "replay-misfits"(desk) {
+    const asked = async (nc, name, body) => (await nc.request(`$LAKE.API.SCHEMA.${name}.typed`, JSON.stringify(body), { timeout: WAIT })).json();
+    const version = (type) => ({
+      format: "json", text: JSON.stringify({ type: "object", properties: { n: { type } } }), compatibility: "none",
+    });
+    await withCompactor(() => withServer(async (nc, js) => {
+      const manager = await require("@nats-io/jetstream").jetstreamManager(nc);
+      assert.equal((await asked(nc, "ADD", version("integer"))).version, 1);
+      const metadata = { "lakestream.schema": "typed" };
+      await manager.streams.add({ name: "TYPED", subjects: ["typed.*"], metadata });
+      await js.publish("typed.one", '{"n": 1}');
+      await js.publish("typed.two", '{"n": "x"}');
+      try {
+        const page = await desk.page(`${CONSOLE}#/streams/TYPED/table`);
+        const row = page.getByRole("table", { name: "Newest misfits" }).getByRole("row").filter({ hasText: "typed.two" });
+        await row.getByText('"x" is not of type "integer"').waitFor({ timeout: 2 * BUSY });
+        const text = await row.innerText();
+        for (const part of ["typed@1", "type", '{"n": "x"}']) assert.ok(text.includes(part), text);
+        await page.getByText("1 message did not fit the schema.").waitFor();
+        await accessible(page, "misfits");
+        await look(page, "misfits", "light");
+        assert.equal((await asked(nc, "ADD", version(["string", "integer"]))).version, 2);
+        await page.getByRole("button", { name: "Replay misfits" }).click();
+        await page.getByText("All misfits fit by now, or are gone.").waitFor({ timeout: 2 * BUSY });
+        assert.equal(await row.count(), 0);
+        await go(page, `/sql?query=${encodeURIComponent("SELECT schema FROM TYPED WHERE seq = 2")}`);
+        await page.getByRole("button", { name: "Run", exact: true }).click();
+        await page.getByRole("cell", { name: "typed@2" }).waitFor({ timeout: 3 * WAIT });
+      } finally {
+        await manager.streams.delete("TYPED");
+        await asked(nc, "DELETE", { force: true });
+      }
+    }));
   },
 
   /** Messages are found by sequence, subject and time, and shown as JSON, text and hex with their headers. */

@@ -221,10 +221,10 @@ async function newestMisfits(name, signal) {
 /** The newest misfits of the stream, and a button to decode all of them again. */
 function Misfits({ name, total, compactor }) {
   const now = useClock();
-  const found = usePoll((signal) => (session.value.sql ? newestMisfits(name, signal) : []), 0, [name, total]);
+  const { last, last_time: at } = compactor?.maintenance ?? {};
+  const found = usePoll((signal) => (session.value.sql ? newestMisfits(name, signal) : null), 0, [name, total, at]);
   const [asked, setAsked] = useState(null);
   const [error, setError] = useState(null);
-  const { last, last_time: at } = compactor?.maintenance ?? {};
   const waits = asked && !(millis(at) > asked);
   const needs = `$LAKE.API.REPLAY.${name}`;
   const run = async () => {
@@ -239,7 +239,8 @@ function Misfits({ name, total, compactor }) {
   return html`<section class="section">
     <div class="section-head"><h2>Misfits</h2></div>
     <div class="toolbar">
-      <span role="status">${counted(total, "message")} did not fit the schema.
+      <span role="status">${found.data?.length === 0 ? "All misfits fit by now, or are gone."
+        : `${counted(total, "message")} did not fit the schema.`}
         ${waits ? " Requested: the compactor decodes them again." : asked && html` <span class="quiet">${last}, ${
           ago(now - millis(at))} ago.</span>`}</span>
       <button class="button button-small push" type="button" disabled=${waits} onClick=${run}
