@@ -50,7 +50,7 @@ def run_seed(
         world = scripted(seed, shell, script, core_class, tracing)
     failure = ""
     try:
-        with _small(world.plan):
+        with small(world.plan):
             world.run()
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
@@ -65,7 +65,7 @@ def run_seed(
 
 
 @contextmanager
-def _small(plan: Plan) -> Iterator[None]:
+def small(plan: Plan) -> Iterator[None]:
     """Lower the limits that a run of seconds would not reach."""
     with (
         patch("lakestream.raft.group.raft_group.RECENT_BYTES", plan.recent_bytes),

@@ -148,7 +148,7 @@ class World:
         for machine in self.machines.values():
             machine.start()
         if self.plan.acts is None:
-            self._client_later()
+            self.work()
             self.nemesis.start()
         else:
             replay(self.events, self.plan.acts, self.perform)
@@ -161,16 +161,16 @@ class World:
         while self.events.now < limit:
             self.events.run_until(self.events.now + 500 * MS)
             self.nemesis.repair()
-            if mark < 0 and self._write([self.next_command()]):
+            if mark < 0 and self.write([self.next_command()]):
                 mark = self.proposed
-            if mark >= 0 and self._agreed():
+            if mark >= 0 and self.agreed():
                 self._check_end()
                 return
             if mark >= 0 and self.events.now % (5 * S) < 500 * MS:
                 mark = -1  # that one may have been lost with a leader
         raise Violation(f"liveness: no agreement {CALM_NS // S} s after the last fault: {self.describe()}")
 
-    def _agreed(self) -> bool:
+    def agreed(self) -> bool:
         """Return True if every member has every entry in its log and has applied it."""
         leader = self.leader()
         if leader is None or leader.recovering:
@@ -219,13 +219,14 @@ class World:
         self.proposed += 1
         return b"command-%d-" % self.proposed + b"." * self.random.randrange(30)
 
-    def _client_later(self) -> None:
+    def work(self) -> None:
+        """Have clients write and read from now on."""
         self.events.after(self._drawing.randrange(1, 2 * self.plan.writes_every_ns), self._client)
 
     def _client(self) -> None:
         if self.calm:
             return
-        self._client_later()
+        self.work()
         name = "read" if self._drawing.random() < 0.3 else "write"
         self.perform(Act(self.events.now, name, self._drawing.getrandbits(32)))
 
@@ -239,7 +240,7 @@ class World:
         if act.name == "read":
             self.read_everywhere()
         elif act.name == "write":
-            self._write([self.next_command() for _ in range(self.random.randint(1, 5))])
+            self.write([self.next_command() for _ in range(self.random.randint(1, 5))])
         else:
             self.nemesis.perform(act)
 
@@ -248,7 +249,8 @@ class World:
         leading = [m for m in self.machines.values() if m.process is not None and m.process.leads and not m.paused]
         return self.random.choice(leading) if leading else None
 
-    def _write(self, bodies: list[bytes]) -> bool:
+    def write(self, bodies: list[bytes]) -> bool:
+        """Have a process that believes to lead propose commands; return True if it took them."""
         machine = self._someone()
         if machine is None or machine.process is None:
             return False
