@@ -285,7 +285,7 @@ async def test_a_bucket_that_is_not_there_is_named(server: Server, js: JetStream
 
     def compare() -> None:
         with Session(server.store / "lake", server=Asked(server.url)) as session:
-            with pytest.raises(SqlError, match="KV_nothing"):
+            with pytest.raises(SqlError, match=r"no table kv\.nothing"):
                 session.query("SELECT * FROM kv.nothing")
             with pytest.raises(SqlError, match="there is no revision 0"):
                 session.query("SELECT * FROM kv.settings VERSION AS OF 0")
