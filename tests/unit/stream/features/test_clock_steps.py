@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -279,8 +280,8 @@ class Loop:
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        self.later.append(callback)
+    def call_later(self, delay: float, callback: Callable[..., None], *args: object) -> None:
+        self.later.append(partial(callback, *args))
 
     def turn(self) -> None:
         later, self.later = self.later, []
