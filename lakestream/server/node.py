@@ -210,7 +210,7 @@ class Node:
         if options.jetstream is None and options.sql.enabled:
             raise StartError("SQL needs JetStream: add a block jetstream, or remove the block sql")
         if options.jetstream is not None:
-            from lakestream.server.jetstream import AHEAD, JetStream  # with streams, their log and the lake
+            from lakestream.server.jetstream import JetStream  # with streams, their log and the lake
             from lakestream.server.temporary_links import TemporaryLinks
 
             self.log.info("Starting JetStream")
@@ -256,21 +256,23 @@ class Node:
             await self.cluster.first_attempts()  # so that clients are told of the other nodes from the first INFO on
             self.log.info("Server is ready")
         self.io.submit(trim, lambda _, __: None)  # imports and recovery leave some MiB free
-        ahead = [FOR_INFO]
-        if self.logins.of(STANDARD).challenges:
-            ahead.append(FOR_SIGNATURES)
-        if "lakestream.net.tls" in sys.modules:  # here, or towards other servers
-            ahead += FOR_CERTIFICATES
-        if self.jetstream is not None:
-            ahead += AHEAD
-        clock.call_later(AHEAD_NS, lambda: self._load_ahead(ahead))
+        clock.call_later(AHEAD_NS, self._load_ahead)
         if worker is not None:
             self.log.quiet = False
             self.log.info(f"Worker {worker.index} is ready")
             worker.report_ready(self.listeners.listening(0))
 
-    def _load_ahead(self, names: Sequence[str]) -> None:
+    def _load_ahead(self) -> None:
         """Load modules that the first clients need, in a thread: in the event loop they would hold up all others."""
+        names = [FOR_INFO]
+        if self.logins.of(STANDARD).challenges:
+            names.append(FOR_SIGNATURES)
+        if "lakestream.net.tls" in sys.modules:  # here, or towards other servers
+            names += FOR_CERTIFICATES
+        if self.jetstream is not None:
+            from lakestream.server.jetstream import AHEAD
+
+            names += AHEAD
 
         def loaded(_: object, error: BaseException | None) -> None:
             if error is not None:  # the first client that needs it finds the same
