@@ -205,7 +205,8 @@ def grow(commits_wanted: int) -> None:
         Compactor(spark, str(lake), complain=print).once()
         [table] = streams.tables
         storage, log = open_storage(str(lake)), Path(table, "_delta_log")
-        export = TableExport(IcebergLibrary(spark, str(lake)), storage, table)
+        library = IcebergLibrary(spark, str(lake))
+        export = TableExport(library, storage, table)
         export.run()
         first = max(commits(table))
         lines = (log / f"{first:020}.json").read_text().splitlines()
@@ -233,6 +234,9 @@ def grow(commits_wanted: int) -> None:
                     f"{manifests} manifests on disk, {of_files:.1f} % of the files, {of_bytes:.1f} % of the bytes",
                     flush=True,
                 )
+        library.table(table).sweep(int(time.time() * 1000))  # as the keeper does ten minutes later
+        of_files, of_bytes = share(table)
+        print(f"swept: {of_files:.1f} % of the files, {of_bytes:.1f} % of the bytes", flush=True)
         spark.stop()
 
 

@@ -17,7 +17,7 @@ from lakestream.lake.staging import clone_request, compactor_files
 from lakestream.lake.staging.compactor_files import UpkeepRequest
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
-from lakestream_iceberg import export
+from lakestream_iceberg import export, library
 from lakestream_iceberg.keeper import IcebergKeeper
 from lakestream_iceberg.library import IcebergLibrary, is_damage
 from lakestream_spark.write.commit import jvm
@@ -219,6 +219,19 @@ def test_snapshots_that_name_files_of_erased_messages_expire(
     [only] = static(stream.table).snapshots()
     assert len(static(stream.table).scan(snapshot_id=only.snapshot_id).to_arrow()) == 19
     stream.check(changed=False)
+
+
+def test_tables_used_longest_ago_are_read_anew(spark: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "MAX_REMEMBERED", 50)
+    tables = library.IcebergLibrary(spark, str(lake))
+    first = tables.table("/first")
+    for name in ("/first", "/second", "/first"):
+        tables.table(name)
+        tables.holds(name, 25)
+    assert tables.table("/first") is first
+    tables.table("/third")
+    tables.holds("/third", 40)  # only the newest one fits
+    assert tables.table("/first") is not first
 
 
 def test_each_hour_of_message_time_has_a_tag(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ from lakestream_spark.write.iceberg_files import DIRECTORY, VERSION
 from lakestream_spark.write.maintainer import retention
 from lakestream_spark.write.maintenance_plan import Policy
 
-MAX_SNAPSHOTS = 100
-"""Number of snapshots that are kept besides those of hours: each commit writes the list of all."""
+MAX_SNAPSHOTS = 25
+"""Number of snapshots that are kept besides those of hours: each commit writes the list of all. With 100 that list was
+half of the time of a commit."""
 SWEEP_SECONDS = 600.0
 """Interval of deleting files of expired snapshots, and age that they must have; and of expiry without new commits."""
 LOG_INDEX = "lakestream.log-index"
@@ -65,6 +66,10 @@ class _State(msgspec.Struct, frozen=True):
     def version(self) -> int:
         """Return the Delta version that it holds; -1 if it does not tell."""
         return int(self.properties.get(VERSION, "-1"))
+
+    def hours(self, now_ms: int) -> int:
+        """Return how many snapshots of hours there are at most."""
+        return 0 if self.oldest is None else (now_ms - self.oldest) // 3_600_000
 
 
 _STATE = msgspec.json.Decoder(_State)
@@ -141,6 +146,7 @@ class TableExport:
         settings: dict[str, str] = self._metadata.get("configuration", {})
         iceberg = self._library.table(self.table)
         state = self._usable(iceberg, newest, form)
+        self._library.holds(self.table, MAX_SNAPSHOTS + state.hours(time.time_ns() // 1_000_000))
         retain_ms = min(retention(settings, Policy()), tombstones_ns(settings)) // 1_000_000
         expiring, now_ms, asked_ms = False, time.time_ns() // 1_000_000, 0
         if time.monotonic() - self._expired >= SWEEP_SECONDS:

@@ -14,8 +14,9 @@ from lakestream_spark.write.commit import jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_OPEN = 16
-"""Number of tables whose metadata the JVM remembers, about 2 MB each; others are read for each commit."""
+MAX_REMEMBERED = 2_000
+"""Number of snapshots, of all tables together, that the JVM remembers, about 20 KB each. Other tables are read for each
+commit."""
 _DAMAGE = (
     "com.fasterxml.jackson.",
     "java.io.EOFException",
@@ -42,6 +43,7 @@ class IcebergLibrary:
         self._spark, self._root = spark, root
         self._files: Any = None
         self._open: OrderedDict[str, Any] = OrderedDict()
+        self._snapshots: dict[str, int] = {}
         self._guard = threading.Lock()
 
     def table(self, path: str) -> Any:
@@ -54,14 +56,21 @@ class IcebergLibrary:
                     self._files = java.IcebergFiles.open(self._spark._jsparkSession, self._root)
                 found = java.IcebergTable.open(self._files, path)
             self._open[path] = found
-            while len(self._open) > MAX_OPEN:
-                self._open.popitem(last=False)
             return found
+
+    def holds(self, path: str, snapshots: int) -> None:
+        """Take the number of a table's snapshots, and forget the tables used longest ago beyond the limit."""
+        with self._guard:
+            if path in self._open:
+                self._snapshots[path] = snapshots
+            while sum(self._snapshots.values()) > MAX_REMEMBERED and len(self._open) > 1:
+                self._snapshots.pop(self._open.popitem(last=False)[0], None)
 
     def forget(self, path: str) -> None:
         """Read a table anew when it is used again."""
         with self._guard:
             self._open.pop(path, None)
+            self._snapshots.pop(path, None)
 
 
 def is_damage(error: Any) -> bool:
