@@ -32,7 +32,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 import psutil
 
@@ -47,7 +46,7 @@ from lakestream.schemas.schema import Schema
 from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.lake_compaction import WORKER_LATE
-from lakestream_sql.session import extension_path
+from tests.bench.bench_typed import query_seconds
 from tests.bench.lake_streams import MIB, Publisher, chunks, cpu_seconds, table_files
 
 KINDS = {"id": "integer", "name": "string", "country": "string", "price": "number", "qty": "integer"}
@@ -152,6 +151,8 @@ def measure(keys: int, changes: int, rounds: int, profile: bool) -> dict[str, An
         files, size = table_files(table)
         adds = TableLog(open_storage(str(lake)), table).state().files.values()
         marked = sum(each.deletion_vector.cardinality for each in adds if each.deletion_vector is not None)
+        seconds, [(found, _)] = query_seconds(table, "SELECT count(*), sum(price) FROM t")
+        assert found == keys, found
         if watch.profile is not None:
             pstats.Stats(watch.profile, stream=sys.stderr).sort_stats("tottime").print_stats(25)
         return {
@@ -164,22 +165,8 @@ def measure(keys: int, changes: int, rounds: int, profile: bool) -> dict[str, An
             "files": files,
             "marked": marked,
             "memory": memory,
-            "count": _seconds(table, "SELECT count(*), sum(price) FROM t", keys),
+            "count": seconds,
         }
-
-
-def _seconds(table: str, sql: str, rows: int) -> float:
-    """Return the least of three runs of a query over the table `t` in DuckDB, which counts these rows."""
-    connection = duckdb.connect()
-    connection.execute(f"LOAD '{extension_path()}'")
-    connection.execute(f"CREATE VIEW t AS SELECT * FROM delta_scan('{table}')")
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        found = connection.execute(sql).fetchall()
-        times.append(time.perf_counter() - began)
-        assert found[0][0] == rows, found
-    return min(times)
 
 
 def main() -> None:

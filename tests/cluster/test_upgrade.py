@@ -1,7 +1,6 @@
 """Tests of clusters whose nodes run different releases: rolling upgrades and back, under load, with faults.
 
-The older program is a commit of this repository, with the Python packages of this one. In a checkout without history
-these tests are skipped.
+The older program is a commit of this repository, with the Python packages of this one: the tests need its history.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def older(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
         if not packed.returncode:
             break
     else:
-        pytest.skip(f"no commit {RELEASES[request.param]} here: {packed.stderr.decode()}")
+        pytest.fail(f"commit {RELEASES[request.param]} is not here, fetch the whole history: {packed.stderr.decode()}")
     subprocess.run(["tar", "-x", "-C", tree], input=packed.stdout, check=True)
     packages = sorted(str(path) for path in tree.glob("packages/*") if path.is_dir())
     environment = {"PYTHONPATH": os.pathsep.join([str(tree), *packages])}
