@@ -110,6 +110,8 @@ class HttpConnection(asyncio.Protocol):
         self._events: Events | None = None
         self._ahead = 0
         self._full = False
+        self._later = False
+        """Requests wait for a turn of the event loop with time for them."""
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._entered = False
@@ -124,7 +126,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def waits(self) -> bool:
         """Return True while there is nothing to answer."""
-        return self.task is None and self._events is None
+        return self.task is None and self._events is None and not self._later
 
     @property
     def rests(self) -> bool:
@@ -171,7 +173,9 @@ class HttpConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expired) if seconds else None
 
     def _expired(self) -> None:
-        if self._full or self._transport.is_closing():
+        if self._later:
+            self._allow(self._limits.head_s)  # not the client is late
+        elif self._full or self._transport.is_closing():
             self._transport.abort()  # closing would wait for a client that does not read
         else:
             self._transport.close()
@@ -184,7 +188,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()  # nothing more may be asked behind a response without an end
             return
         self._wire.receive_data(data)
-        if self.task is None:
+        if self.waits and not self._full:
             self._go_on()
             return
         self._ahead += len(data)
@@ -210,15 +214,24 @@ class HttpConnection(asyncio.Protocol):
         self._full = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self.task is None:
-            self._transport.resume_reading()
+        if self.waits:
+            self._go_on()
 
     # ------------------------------------------------------------------ requests
     def _go_on(self) -> None:
-        """Answer every complete request that has come."""
+        """Answer the complete requests that have come, while the client takes the answers and the turn has time: one
+        read may have thousands."""
+        self._later = False
         try:
-            while self._next():
-                pass
+            while not (self._full or self._transport.is_closing()):
+                if self._handler.postpones(self._go_on):
+                    self._later = True
+                    return
+                if not self._next():
+                    break
+            if self.waits and not (self._full or self._transport.is_closing()):
+                self._ahead = 0
+                self._transport.resume_reading()
         except h11.RemoteProtocolError as error:
             self._refuse(error)
 
@@ -307,8 +320,6 @@ class HttpConnection(asyncio.Protocol):
             self._stream(outcome)
             return
         if goes_on:
-            if not self._full:
-                self._transport.resume_reading()
             self._go_on()
 
     def _finish(self, answer: HttpAnswer) -> bool:

@@ -6,7 +6,7 @@ connection.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
@@ -87,6 +87,10 @@ Outcome = HttpAnswer | Events | None
 
 class HttpHandler:
     """The requests of one listener, and what else its clients are told."""
+
+    def postpones(self, answer: Callable[[], None]) -> bool:
+        """Return True if others have their turn first; `answer` is called later then."""
+        return False
 
     def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         """Judge a request by its head: return the answer that rejects it, or the maximum size of its body in bytes."""

@@ -90,7 +90,7 @@ class Listeners:
             scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages), pages.together)
             console = self._console(node, pages) if options.console.enabled else None
             self.has_console = console is not None
-            self._monitoring = await monitoring.serve(node, pages, scrapes, self._clock, console)
+            self._monitoring = await monitoring.serve(node, pages, scrapes, self._clock, self._turn, console)
             self.http_port = self._monitoring.port
             where = RouteUrl(options.http_host or options.host, self.http_port).address
             self._log.info(f"Starting {self._http} monitor on {where}")

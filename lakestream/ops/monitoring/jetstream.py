@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from lakestream.meta.placement import peer_id
 from lakestream.meta.site import group_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.ports import Share
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.durations import format_duration
@@ -41,17 +42,6 @@ SHOWN_AT_ONCE = 16
 """Streams that are shown in one step."""
 
 T = TypeVar("T")
-
-
-async def in_turns(steps: Steps[T]) -> T:
-    """Do each step in a turn of the event loop of its own; return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
 
 
 class NotLeading(BadQuery):
@@ -75,6 +65,29 @@ class JetStreamPages:
 
     def __init__(self, node: Monitored) -> None:
         self._node = node
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """Do steps while turns of the event loop have time for them; return the result."""
+        share: Share = self._node.accounts.system.hub.turn
+        try:
+            while not share.is_over():
+                next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def others() -> Iterator[None]:
+            try:
+                while not done.cancelled():
+                    next(steps)
+                    yield
+            except StopIteration as end:
+                done.set_result(end.value)
+            except Exception as error:
+                done.set_exception(error)
+
+        share.wait(lambda: share.run_in_steps(others()))
+        return await done
 
     # ------------------------------------------------------------------ /varz
     def varz(self) -> dict[str, Any]:

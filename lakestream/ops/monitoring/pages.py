@@ -30,7 +30,7 @@ from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, JetStreamPages, in_turns, indented
+from lakestream.ops.monitoring.jetstream import Health, JetStreamPages, indented
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored, Outage
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
@@ -171,7 +171,7 @@ class Pages:
             elif name == "statsz":
                 done(self.statsz())
             elif name in ("lakez", "jsz"):
-                made = self.lakez(query) if name == "lakez" else in_turns(self.jetstream.jsz(query))
+                made = self.lakez(query) if name == "lakez" else self.jetstream.in_turns(self.jetstream.jsz(query))
                 asyncio.ensure_future(made).add_done_callback(lambda task: done(task.exception() or task.result()))
             else:
                 done(self.pages[name](query))
@@ -429,8 +429,8 @@ class Pages:
     # ------------------------------------------------------------------ /jsz
     async def _jsz(self, query: Query) -> HttpAnswer:
         try:
-            page = await in_turns(self.jetstream.jsz(query))
-            return HttpAnswer(200, JSON, await in_turns(indented(page)))
+            page = await self.jetstream.in_turns(self.jetstream.jsz(query))
+            return HttpAnswer(200, JSON, await self.jetstream.in_turns(indented(page)))
         except BadQuery as error:
             return HttpAnswer(400, TEXT, str(error).encode())
 

@@ -20,7 +20,7 @@ from lakestream.net.listener import Arrival, Listener, ListenError, SetupError, 
 from lakestream.net.tls import ServerContext
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
-from lakestream.ports import Clock
+from lakestream.ports import Clock, Share
 
 LIMITS = HttpLimits(most=128, of_address=64, head_s=5.0, idle_s=60.0, body_s=60.0, stalled_s=60.0)
 """Limits of connections to the port. The time for the head of a request is nats-server's."""
@@ -56,7 +56,7 @@ def entry(tls: TlsOptions) -> TlsEntry:
 
 
 async def serve(
-    node: Monitored, pages: Pages, scrapes: MetricsSource, clock: Clock, site: HttpSite | None = None
+    node: Monitored, pages: Pages, scrapes: MetricsSource, clock: Clock, share: Share, site: HttpSite | None = None
 ) -> Listener:
     """Listen where the options say; return the listener.
 
@@ -64,6 +64,7 @@ async def serve(
         node: the server.
         pages: its pages.
         scrapes: its metrics.
+        share: the time that requests have in a turn of the event loop, together with clients.
         site: the console; None: there is none.
 
     Raises:
@@ -77,7 +78,7 @@ async def serve(
         raise StartError("Can't start monitoring: TLS cert and key required for HTTPS")
     host = options.http_host or options.host
     port = options.https_port or options.http_port
-    room, handler = HttpRoom(LIMITS), _Handler(node, pages, scrapes, site)
+    room, handler = HttpRoom(LIMITS), _Handler(node, pages, scrapes, share, site)
     try:
         listening = bind(host, port)
     except ListenError as error:
@@ -91,13 +92,21 @@ async def serve(
 class _Handler(HttpHandler):
     """Pages, metrics and console of one server."""
 
-    def __init__(self, node: Monitored, pages: Pages, scrapes: MetricsSource, site: HttpSite | None) -> None:
-        self.log = node.log
+    def __init__(
+        self, node: Monitored, pages: Pages, scrapes: MetricsSource, share: Share, site: HttpSite | None
+    ) -> None:
+        self.log, self._share = node.log, share
         self._pages, self._scrapes, self._site = pages, scrapes, site
 
     def _on_site(self, path: str) -> HttpSite | None:
         site = self._site
         return site if site is not None and (path == site.path or path.startswith(f"{site.path}/")) else None
+
+    def postpones(self, answer: Callable[[], None]) -> bool:
+        if not self._share.is_over():
+            return False
+        self._share.wait(answer)
+        return True
 
     def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         site = self._on_site(request.path)

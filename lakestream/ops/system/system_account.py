@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health, NotLeading, compact, in_turns
+from lakestream.ops.monitoring.jetstream import Health, NotLeading, compact
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -153,7 +153,8 @@ class SystemAccount:
     def _jetstream(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         async def page(query: Query) -> dict[str, Any] | None:
             try:
-                return await in_turns(compact(await in_turns(self._pages.jetstream.jsz(query))))
+                pages = self._pages.jetstream
+                return await pages.in_turns(compact(await pages.in_turns(pages.jsz(query))))
             except NotLeading:
                 return None  # the leader answers
 
@@ -309,8 +310,9 @@ class SystemAccount:
             raise self._without_jetstream(name)
         # Here, unlike on the page, consumers are shown with their streams or not at all.
         query = query if query.flag("streams") else query.but(consumers="")
-        shown = await in_turns(self._pages.jetstream.account(name, jetstream.served[name], query))
-        await in_turns(compact({"account_details": [shown]}))
+        pages = self._pages.jetstream
+        shown = await pages.in_turns(pages.account(name, jetstream.served[name], query))
+        await pages.in_turns(compact({"account_details": [shown]}))
         return shown
 
     def _without_jetstream(self, name: str) -> BadQuery:

@@ -601,7 +601,9 @@ class Scrapes:
 @pytest.fixture
 async def served(node: Node) -> Any:
     scrapes = Scrapes()
-    http = await monitoring.serve(node, Pages(node), scrapes, LoopClock(asyncio.get_running_loop(), node.log))
+    http = await monitoring.serve(
+        node, Pages(node), scrapes, LoopClock(asyncio.get_running_loop(), node.log), node.accounts.system.hub.turn
+    )
     yield SimpleNamespace(node=node, port=http.port, scrapes=scrapes)
     http.close()
 
@@ -663,7 +665,9 @@ async def test_a_taken_port_is_refused(served: Any) -> None:
     node = Node()
     node.options = Options(http_port=served.port, host="127.0.0.1")
     with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}: bind: address already in use"):
-        await monitoring.serve(node, Pages(node), Scrapes(), LoopClock(asyncio.get_running_loop(), node.log))
+        await monitoring.serve(
+            node, Pages(node), Scrapes(), LoopClock(asyncio.get_running_loop(), node.log), node.accounts.system.hub.turn
+        )
 
 
 async def test_requests_behind_a_scrape_are_answered_after_it(served: Any) -> None:

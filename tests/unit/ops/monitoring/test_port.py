@@ -18,6 +18,7 @@ from lakestream.logging import Logger
 from lakestream.net.listener import Listener
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.port import LIMITS
+from lakestream.ports import Share
 from lakestream.runtime import LoopClock
 from tests.certificates import client_context, write
 
@@ -55,12 +56,15 @@ class Site:
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.ticks = Ticks()
+        self.page = b""
 
     def refuse(self, request: HttpRequest) -> HttpAnswer | int:
         return HttpAnswer(403, TEXT, b"refused") if request.path == "/site/refused" else LIMIT
 
     async def answer(self, request: HttpRequest) -> Outcome:
         self.asked.append(request)
+        if request.path == "/site/page":
+            return HttpAnswer(200, TEXT, self.page)
         if request.path == "/site/ticks":
             return self.ticks
         if request.path == "/site/fails":
@@ -92,6 +96,29 @@ class Scrapes:
         done(HttpAnswer(200, TEXT, f"{accept} {accept_encoding}".encode()))
 
 
+class Limited(Share):
+    """Turns of the event loop that have time for so many requests; None: for any number."""
+
+    def __init__(self) -> None:
+        self.requests: int | None = None
+        self.waiting: list[Callable[[], None]] = []
+
+    def is_over(self) -> bool:
+        if self.requests is None:
+            return False
+        self.requests -= 1
+        return self.requests < 0
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def next(self, requests: int | None) -> None:
+        """Begin a turn."""
+        self.requests = requests
+        while self.waiting and (self.requests is None or self.requests > 0):
+            self.waiting.pop(0)()
+
+
 class Client:
     """A client of the port."""
 
@@ -111,23 +138,23 @@ class Client:
         return int(head[9:12]), head, await self.reader.readexactly(length)
 
 
-async def serve(site: Site, **options: Any) -> Listener:
+async def serve(site: Site, share: Share, **options: Any) -> Listener:
     log = Logger(logtime=False)
     node: Any = SimpleNamespace(options=Options(host="127.0.0.1", **options), log=log)
     pages: Any = Pages()
     scrapes: Any = Scrapes()
-    return await monitoring.serve(node, pages, scrapes, LoopClock(asyncio.get_running_loop(), log), site)
+    return await monitoring.serve(node, pages, scrapes, LoopClock(asyncio.get_running_loop(), log), share, site)
 
 
 @pytest.fixture
 async def served() -> AsyncIterator[Any]:
-    site = Site()
-    http = await serve(site, http_port=-1)
+    site, share = Site(), Limited()
+    http = await serve(site, share, http_port=-1)
 
     async def client(host: str = "127.0.0.1") -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", http.port, local_addr=(host, 0)))
 
-    yield SimpleNamespace(site=site, client=client)
+    yield SimpleNamespace(site=site, client=client, share=share)
     http.close()
 
 
@@ -177,6 +204,39 @@ async def test_requests_are_answered_in_their_order(served: Any) -> None:
     assert (await other.answer())[2] == b"/page"  # meanwhile others are served
     served.site.release.set()
     assert [(await client.answer())[2] for _ in range(3)] == [b"0", b"/page", b"3"]
+
+
+async def test_many_requests_of_one_read_are_answered_in_slices_and_in_order(served: Any) -> None:
+    share, paths = served.share, [f"/page/{number}" for number in range(1000)]
+    share.requests = 3
+    client, other = await served.client(), await served.client()
+    for path in paths:
+        client.ask(path)
+    assert [(await client.answer())[2] for _ in range(3)] == [path.encode() for path in paths[:3]]
+    other.ask("/other")
+    async with asyncio.timeout(10):
+        while len(share.waiting) < 2:
+            await asyncio.sleep(0.01)
+    share.next(1)
+    share.next(1)
+    assert [(await each.answer())[2] for each in (client, other)] == [b"/page/3", b"/other"]
+    share.next(None)
+    assert [(await client.answer())[2] for _ in paths[4:]] == [path.encode() for path in paths[4:]]
+
+
+async def test_a_client_that_does_not_read_gets_no_further_answers(served: Any) -> None:
+    client, large = await served.client(), b"x" * 65_536
+    client.writer.transport.pause_reading()
+    served.site.page = large
+    for _ in range(1000):
+        client.ask("/site/page")
+    other = await served.client()
+    for _ in range(1000):  # many turns of the event loop
+        other.ask("/page")
+        assert (await other.answer())[2] == b"/page"
+    assert 0 < len(served.site.asked) < 200  # what the sockets hold
+    client.writer.transport.resume_reading()
+    assert [(await client.answer())[2] == large for _ in range(1000)] == [True] * 1000
 
 
 async def test_what_comes_ahead_is_bounded(served: Any) -> None:
@@ -333,7 +393,7 @@ async def test_the_head_of_a_request_has_a_deadline(served: Any, monkeypatch: py
 async def test_clients_that_begin_no_handshake_keep_nobody_out_of_https(tmp_path: Path) -> None:
     write(certificates := tmp_path / "certificates")
     tls = TlsOptions(cert_file=f"{certificates}/server.pem", key_file=f"{certificates}/server.key")
-    http = await serve(Site(), https_port=-1, tls=tls)
+    http = await serve(Site(), Limited(), https_port=-1, tls=tls)
     held = [await asyncio.open_connection("127.0.0.1", http.port) for _ in range(LIMITS.most)]
     other = Client(*await asyncio.open_connection("localhost", http.port, ssl=client_context(certificates)))
     other.ask("/page")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import itertools
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -432,7 +434,7 @@ def test_any_options_are_understood_or_refused(kind: str, body: bytes) -> None:
         read(kind, body)
 
 
-def test_the_streams_of_an_account_are_shown_in_steps_between_which_others_are_served(
+async def test_the_streams_of_an_account_are_shown_in_steps_between_which_others_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def account(pages: JetStreamPages, name: str, serving: object, query: object) -> Steps[dict[str, Any]]:
@@ -440,18 +442,24 @@ def test_the_streams_of_an_account_are_shown_in_steps_between_which_others_are_s
         yield
         return {"name": name, "stream_detail": [{"name": "S"}]}
 
+    waiting, spawned = list[Callable[[], None]](), list[asyncio.Future[Any]]()
     monkeypatch.setattr(JetStreamPages, "account", account)
-    node, spawned = Node(**WITH_ACCOUNTS), list[Any]()
+    monkeypatch.setattr(Turn, "is_over", lambda turn: True)
+    monkeypatch.setattr(Turn, "wait", lambda turn, callback: waiting.append(callback))
+    node = Node(**WITH_ACCOUNTS)
     node.system.start()
     node.jetstream = SimpleNamespace(served={"A": None})
-    monkeypatch.setattr(node.clock, "spawn", spawned.append)
+    monkeypatch.setattr(node.clock, "spawn", lambda work: spawned.append(asyncio.ensure_future(work)))
     ear = Ear(node.accounts.system, "to.me")
     assert ear.ask("ACCOUNT.A.JSZ", b'{"streams":true}') == []
-    for _ in range(3):  # two of the page, one of its JSON
-        spawned[0].send(None)
-        assert ear.heard == []
-    with pytest.raises(StopIteration):
-        spawned[0].send(None)
+    turns = 0
+    while not spawned[0].done():
+        await asyncio.sleep(0)
+        if waiting:
+            assert ear.heard == []
+            waiting.pop()()
+            turns += 1
+    assert turns == 5  # two and the end of the page, one and the end of its JSON
     [(_, _, answer)] = ear.heard
     assert json.loads(answer)["data"] == {"name": "A", "stream_detail": [{"name": "S"}]}
 
