@@ -129,8 +129,13 @@ class Drain:
     def reads(self, on: bool) -> None:
         """Note that reading stops for a receiver, or goes on."""
 
+    def read_on(self) -> None:
+        """Handle what was read already; it may stall again."""
+
     def resume(self) -> None:
         """Read again, unless something else holds the connection up."""
+        if not self._stalled:
+            self.read_on()
         if not self._stalled and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 

@@ -124,8 +124,8 @@ class Turn(Share):
             self._reader = None
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back in the next turn."""
-        self.soon(callback)
+        """Call back in a later turn, as `wait`."""
+        self.wait(callback)
 
     def run_apart(self, steps: Iterator[None]) -> None:
         """Do steps in this turn and the following ones, SLICE_NS in each, whatever time clients take: the others wait

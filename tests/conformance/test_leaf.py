@@ -18,6 +18,7 @@ from lakestream.protocol.nkeys import key_pair
 from tests.cluster.links import Network
 from tests.cluster.nodes import free_ports
 from tests.cluster.peer_world import Authority
+from tests.conformance.leaf_peer import LeafPeer, lmsg
 from tests.conformance.leaf_world import (
     SOON_S,
     connected,
@@ -61,6 +62,28 @@ def here_page(server: Server, page: str) -> Any:
 def stripped(found: list[Any]) -> list[Any]:
     """Return the messages as mirrors keep them, without the Nats-Expected headers."""
     return [one._replace(header=one.header.replace(b"Nats-Expected-Stream: ORDERS\r\n", b"")) for one in found]
+
+
+def test_leaf_nodes_that_join_byte_by_byte_are_served_in_order(start_server: StartServer) -> None:
+    hub = start_server(config="leafnodes { listen: '127.0.0.1:-1' }")
+    peers = [LeafPeer((hub.host, hub.leaf_port), None) for _ in range(12)]
+    with Wire(hub.address) as wire:
+        sids = {number: wire.subscribe(f"of.{number}") for number in range(len(peers))}
+        wire.ping()
+        said = [
+            peer.hello(name=f"{number}", server_id=f"{number}", cluster=f"{number}")
+            + b"".join(lmsg(f"of.{number}", b"%d" % count) for count in range(300))
+            for number, peer in enumerate(peers)
+        ]
+        for each in range(300):
+            for peer, text in zip(peers, said, strict=True):
+                peer.send(text[each : each + 1])
+        for peer, text in zip(peers, said, strict=True):
+            peer.send(text[300:])
+        for sid in sids.values():
+            assert [wire.delivered(sid).data for _ in range(300)] == [b"%d" % count for count in range(300)]
+    for peer in peers:
+        peer.close()
 
 
 @pytest.mark.heavy

@@ -7,6 +7,7 @@ exchanged afterwards is in exchange.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -42,6 +43,7 @@ from lakestream.net.leaf.packing import LeafPacking, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.outbox import Accepted
 from lakestream.net.tls import PeerCertificate, TlsState
+from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock, Timer
@@ -93,6 +95,10 @@ class LeafOwner(Protocol):
     @property
     def unsent(self) -> Unsent:
         """Return the count of unsent bytes."""
+
+    @property
+    def turn(self) -> Turn:
+        """Return the turn of the event loop that all clients share."""
 
     @property
     def authenticator(self) -> Authenticator:
@@ -275,10 +281,17 @@ class AcceptedLeaf(Accepted, Arrival):
             return
         self.last_ns = self._owner.clock.now()
         self._alive.received()
+        self._guarded(lambda: self._received(self._packing.unpacked(data) if self._packing is not None else data))
+
+    def read_on(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and not self.close_reason:
+            self._guarded(lambda: exchange.read_on(self._parser))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Handle what came; end the connection where it cannot go on."""
         try:
-            if self._packing is not None:
-                data = self._packing.unpacked(data)
-            self._received(data)
+            work()
         except S2Error as error:
             self._owner.log.error(f"{self.label} - {error}")
             self.close("Read Error")
@@ -292,10 +305,13 @@ class AcceptedLeaf(Accepted, Arrival):
         if self._held is not None:
             self._held.append(data)
         elif self.exchange is not None:
-            self.exchange.handle(self._parser.feed(data), len(data))
+            self.exchange.feed(self._parser, data)
         else:
             self._greeting += data
             self._greet()
+            if self._greeting and self.transport is not None:  # thousands that send byte by byte take turns
+                self.transport.pause_reading()
+                self._owner.turn.wait_for_more(self.resume)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.close_reason:

@@ -89,16 +89,27 @@ class DialledConnection(OutgoingConnection):
     # ------------------------------------------------------------------ asyncio.Protocol
     def data_received(self, data: bytes) -> None:
         self.alive.received()
+        self._guarded(lambda: self._received(self._packing.unpacked(data) if self._packing is not None else data))
+
+    def read_on(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and not exchange.over:
+            self._guarded(lambda: exchange.read_on(self._parser))
+
+    def _received(self, data: bytes) -> None:
+        if self.exchange is not None:
+            self.exchange.feed(self._parser, data)
+            return
+        events = iter(self._parser.feed(data))
+        while self.exchange is None and (event := next(events, None)) is not None:
+            self._greet(event)
+        if self.exchange is not None:
+            self.exchange.handle([*events], len(data))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Handle what came; end the connection where it cannot go on."""
         try:
-            if self._packing is not None:
-                data = self._packing.unpacked(data)
-            events = self._parser.feed(data)
-            at = 0
-            while self.exchange is None and at < len(events):
-                self._greet(events[at])
-                at += 1
-            if self.exchange is not None and at < len(events):
-                self.exchange.handle(events[at:] if at else events, len(data))
+            work()
         except (LeafWireError, S2Error) as error:
             self.end(f"invalid leaf node protocol: {error}")
         except LeafEnded as ended:

@@ -7,12 +7,14 @@ connection (accepted.py, dialled.py); what may cross is decided in rights.py.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from lakestream.net.inbox import SMALL_READ_BYTES
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription, hand
 from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
@@ -23,11 +25,23 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
-from lakestream.protocol.leaf_wire import ACK, Event, InterestBegins, InterestEnds, LeafConnect, LeafInfo, LeafMessage
+from lakestream.protocol.leaf_wire import (
+    ACK,
+    Event,
+    InterestBegins,
+    InterestEnds,
+    LeafConnect,
+    LeafInfo,
+    LeafMessage,
+    LeafParser,
+)
 from lakestream.protocol.subjects import subscribable
 
 MAX_SUBJECTS = 262_144
 """Subjects of the other side's interest that are kept; the connection is closed beyond that."""
+
+PIECE_BYTES = 8 << 10
+"""Bytes of a read that are handled between two looks at the time of a turn (8 KiB): some hundred small messages."""
 
 ANNOUNCED_IN_A_WRITE = 1000
 """Subscriptions announced in one write."""
@@ -133,11 +147,13 @@ class Exchange(Outbox[bytes]):
         self._last: tuple[Single, list[bytes]] | None = None
         """A message that more queue groups of the other side may still get, and those that get it."""
         self._acks_told = False
+        self._unread = deque[bytes]()
 
     # ------------------------------------------------------------------ announcing
     def open(self, always: Iterable[bytes]) -> None:
         """Announce the account's interest, now and as it changes. `always`: subjects beside its subscriptions."""
         account, tells = self._account, self._rights.tells
+        self._hub.turn.joined()
         self._near = account.join(self)
         changes: dict[Key, int] = {(subject, b""): 1 for subject in always}
         if account.acked:
@@ -294,8 +310,33 @@ class Exchange(Outbox[bytes]):
             self._line.write(b"".join(out))
 
     # ------------------------------------------------------------------ in
+    def feed(self, parser: LeafParser, data: bytes) -> None:
+        """Handle a read while the turn of the event loop lasts: the other side may speak for thousands of clients. The
+        rest waits, and the line is not read meanwhile.
+
+        Raises:
+            LeafEnded, LeafWireError: the connection cannot go on.
+        """
+        self._hub.turn.entered(self)
+        waits = bool(self._unread)
+        self._unread.extend(data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+        if not waits:
+            self.read_on(parser)
+
+    def read_on(self, parser: LeafParser) -> None:
+        """Handle what waits, as `feed`; called when the line is to be read again."""
+        turn, unread = self._hub.turn, self._unread
+        while unread and not self.over:
+            if len(unread[0]) > SMALL_READ_BYTES and turn.is_over():
+                self._line.stall(turn)
+                return
+            data = unread.popleft()
+            self.handle(parser.feed(data), len(data))
+            if turn.overrun is not None:
+                return
+
     def handle(self, events: Sequence[Event], size: int) -> None:
-        """Handle what came in a buffer of `size` bytes. Raises Ended."""
+        """Handle what came in a buffer of `size` bytes. Raises LeafEnded."""
         turn = self._hub.turn
         turn.overrun = None
         arrived = self._arrived
@@ -413,6 +454,8 @@ class Exchange(Outbox[bytes]):
         self.over = True
         self._account.leave(self)
         self._out, self._last = [], None
+        self._unread.clear()
+        self._hub.turn.left(self)
         gone, self.subscriptions = self.subscriptions, {}
         # Queue groups first: messages to a lost member could reach another one.
         self._hub.turn.run_apart(self._forget(sorted(gone.values(), key=lambda sub: not sub.queue)))

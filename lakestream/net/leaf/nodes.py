@@ -35,6 +35,7 @@ from lakestream.net.leaf.rights import denied, of_user
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
+from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock
@@ -132,6 +133,10 @@ class LeafNodes:
     @property
     def unsent(self) -> Unsent:
         return self._server.unsent
+
+    @property
+    def turn(self) -> Turn:
+        return self._server.accounts.system.hub.turn
 
     @property
     def authenticator(self) -> Authenticator:

@@ -12,7 +12,7 @@ from lakestream.net.accounts.permissions import Rules
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.leaf.account import LeafAccount
-from lakestream.net.leaf.exchange import Exchange, LeafEnded
+from lakestream.net.leaf.exchange import PIECE_BYTES, Exchange, LeafEnded
 from lakestream.net.leaf.packing import UNCOMPRESSED, LeafPacking, agreed
 from lakestream.net.leaf.rights import Rights, as_user, of_user
 from lakestream.net.turn import Turn
@@ -33,6 +33,7 @@ class Line:
     def __init__(self, identifier: int) -> None:
         self.id, self.name = identifier, f"leaf {identifier}"
         self.written = b""
+        self.stalled: list[Congested] = []
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -41,7 +42,7 @@ class Line:
         callback()
 
     def stall(self, receiver: Congested) -> None:
-        raise AssertionError("nothing is congested")
+        self.stalled.append(receiver)
 
     def complain(self, text: str) -> None:
         self.written += text.encode()
@@ -95,6 +96,40 @@ def world() -> World:
 
 
 def _ignore(*_: object) -> None: ...
+
+
+def test_a_flood_of_a_leaf_node_is_handled_in_slices_and_in_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, parser, got = [False], LeafParser(), list[bytes]()
+    monkeypatch.setattr(Turn, "is_over", lambda turn: over[0])
+    exchange, line = world.leaf()
+
+    def arrived(message: Single) -> None:
+        got.append(message.payload)
+        over[0] = True  # by the first message of a slice
+
+    world.hub.subscribe(
+        b"a", singly(lambda subject, reply, header, payload, client: arrived(Single(b"", payload=payload)))
+    )
+    sent = [b"%d" % number for number in range(3000)]
+    flood = b"".join(b"LMSG a %d\r\n%b\r\n" % (len(each), each) for each in sent)
+    exchange.feed(parser, flood[:-1])
+    assert got == sent[: len(got)]
+    assert PIECE_BYTES // 20 < len(got) <= PIECE_BYTES // 12  # one piece
+    exchange.feed(parser, flood[-1:])  # was read already
+    exchange.feed(parser, b"PING\r\n")
+    assert line.stalled == [world.hub.turn]
+    while len(line.stalled) < 100 and len(got) < len(sent):
+        before, over[0] = len(got), False
+        exchange.read_on(parser)
+        assert before < len(got) <= before + PIECE_BYTES // 12
+    over[0] = False
+    exchange.read_on(parser)
+    assert (got, line.written.count(b"PONG"), len(line.stalled)) == (sent, 1, len(flood) // PIECE_BYTES)
+    over[0] = True
+    exchange.feed(parser, b"LMSG a 1\r\nx\r\n")  # a small read is no flood
+    assert got[-1] == b"x"
 
 
 def test_changes_are_announced_once_a_turn_with_their_final_number(world: World) -> None:
