@@ -243,6 +243,21 @@ def test_answers_keep_their_order(agree: Agree) -> None:
     agree(see, config=_config())
 
 
+def test_packets_of_many_devices_come_byte_by_byte(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        said = publish("a", b"x" * 20, 1, 7) + mqtt.PING
+        devices = {Device(_address(server)): connect(f"dev{number:02}") + said for number in range(30)}
+        for each in range(max(map(len, devices.values()))):
+            for device, packets in devices.items():
+                device.send(packets[each : each + 1])
+        found = [device.many(3) for device in devices]
+        for device in devices:
+            device.close()
+        return found
+
+    agree(see, config=_config())
+
+
 def test_unacknowledged_messages_come_again(agree: Agree) -> None:
     def see(server: Server) -> Any:
         with _device(server) as device, _device(server, "sender") as sender:

@@ -21,6 +21,7 @@ from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.guard import RESERVED_SUBJECT
 from lakestream.net.connection import Connection, ConnectionOwner
+from lakestream.net.inbox import SMALL_READ_BYTES
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Single, Timer
@@ -132,7 +133,7 @@ class MqttConnection(Connection):
         self._inboxes: dict[bytes, _Filter] = {}
         self._owed: deque[_Owed] = deque()
         self._behind: list[bytes] | None = None  # messages that are held back until a SUBACK
-        self._busy = self._full = self._later = False
+        self._busy = self._full = self._later = self._partly = False
         self._alive: Timer | None = None
 
     # ------------------------------------------------------------------ as a connection of the server
@@ -208,6 +209,10 @@ class MqttConnection(Connection):
         self._decoder.feed(data)
         if not (self._busy or self._full or self._later):
             self._work()
+            if len(data) <= SMALL_READ_BYTES and self._decoder.pending and not self._waits:
+                self._partly = True  # thousands that send byte by byte take turns
+                self.hub.turn.wait_for_more(self._read_more)
+                self._read_or_not()
         self.hub.turn.read(len(data))
         if self.hub.turn.overrun is not None:
             self.stall(self.hub.turn.overrun)
@@ -239,10 +244,23 @@ class MqttConnection(Connection):
             self.end_reading()
         self._read_or_not()
 
+    @property
+    def _waits(self) -> bool:
+        """Return True while the client is not to be read."""
+        return self._busy or self._full or self._later or self._partly
+
+    def resume(self) -> None:
+        if not self._waits:
+            super().resume()
+
+    def _read_more(self) -> None:
+        self._partly = False
+        self._read_or_not()
+
     def _read_or_not(self) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        if self._busy or self._full or self._later:
+        if self._waits:
             self.transport.pause_reading()
         else:
             self.resume()
