@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,13 @@ class Flood:
     """Place and end of a flood.
 
     Attributes:
-        address: host and port of the server for clients.
+        host: of the server.
+        ports: of its listeners; `client` is one.
         login: fields of CONNECT.
-        websocket: port for WebSocket, or 0.
     """
 
-    def __init__(
-        self, address: tuple[str, int], login: dict[str, Any], stop: Callable[[], bool], websocket: int = 0
-    ) -> None:
-        self.address, self.login, self.stopped, self.websocket = address, login, stop, websocket
+    def __init__(self, host: str, ports: Mapping[str, int], login: dict[str, Any], stop: Callable[[], bool]) -> None:
+        self.host, self.ports, self.login, self.stopped = host, ports, login, stop
         self.told: Told = Counter()
 
     @property
@@ -51,12 +49,12 @@ class Flood:
         usual = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
         return b"CONNECT " + json.dumps({**usual, **self.login}).encode() + b"\r\n"
 
-    def open(self, receive_buffer: int = 0) -> socket.socket:
+    def open(self, receive_buffer: int = 0, port: str = "client") -> socket.socket:
         """Return a connection that has not sent anything yet. `receive_buffer`: bytes that its kernel takes unread."""
         sock = socket.socket()
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        sock.connect(self.address)
+        sock.connect((self.host, self.ports[port]))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -69,9 +67,9 @@ class Flood:
 Work = Callable[..., None]
 
 
-def _process(work: Work, address: Any, login: Any, websocket: int, core: int, stop: Any, told: Any, some: Any) -> None:
+def _process(work: Work, host: str, ports: Any, login: Any, core: int, stop: Any, told: Any, some: Any) -> None:
     os.sched_setaffinity(0, {core})
-    flood = Flood(address, login, stop.is_set, websocket)
+    flood = Flood(host, ports, login, stop.is_set)
     try:
         work(flood, **some)
     finally:
@@ -82,11 +80,16 @@ class Flooding:
     """Running floods."""
 
     def __init__(
-        self, works: Iterable[tuple[Work, dict[str, Any]]], address: Any, login: Any, websocket: int, core: int
+        self,
+        works: Iterable[tuple[Work, dict[str, Any]]],
+        host: str,
+        ports: Mapping[str, int],
+        login: dict[str, Any],
+        core: int,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop, self._told = context.Event(), context.Queue()
-        common = (address, login, websocket, core, self._stop, self._told)
+        common = (host, ports, login, core, self._stop, self._told)
         self._processes = [
             context.Process(target=_process, args=(work, *common, some), daemon=True) for work, some in works
         ]
@@ -112,16 +115,19 @@ def blast(
     *,
     connections: int,
     chunk: bytes | list[bytes],
+    port: str = "client",
+    hello: bytes | None = None,
     first: bytes = b"",
     reads: bool = True,
     again: bool = False,
     pause_s: float = 0.0,
     times: int = 0,
 ) -> None:
-    """Send `first`, then the chunks without end on each connection.
+    """Send `hello` and `first`, then the chunks without end on each connection.
 
     Args:
         chunk: the bytes, or several pieces that are sent in turn.
+        hello: None: CONNECT of a client.
         reads: read what the server sends; otherwise nothing, ever.
         again: open a new connection for one that the server closed.
         pause_s: pause of a connection between two chunks.
@@ -132,9 +138,10 @@ def blast(
 
     class Client:
         def __init__(self, number: int) -> None:
-            self.sock = flood.open(0 if reads else 4096)
+            self.sock = flood.open(0 if reads else 4096, port)
             self.sock.setblocking(False)
-            self.out = memoryview(flood.connect + first.replace(b"@", b"%d" % number))
+            begin = (flood.connect if hello is None else hello) + first
+            self.out = memoryview(begin.replace(b"@", b"%d" % number))
             self.at, self.sent, self.due = number, 0, 0.0
 
         def write(self) -> None:
@@ -242,9 +249,9 @@ def churn(flood: Flood, *, polite: bool) -> None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
-def unfinished(flood: Flood, *, connections: int, start: bytes, drip: bytes = b"", port: str = "") -> None:
+def unfinished(flood: Flood, *, connections: int, start: bytes, drip: bytes = b"", port: str = "client") -> None:
     """Keep so many connections open that send `start`, then `drip` byte by byte; one that ends is replaced."""
-    address = (flood.address[0], flood.websocket) if port == "websocket" else flood.address
+    address = flood.host, flood.ports[port]
     selector: selectors.BaseSelector = selectors.DefaultSelector()
     opened: dict[socket.socket, int] = {}
     while not flood.stopped():
@@ -321,10 +328,9 @@ def frame(data: bytes, opcode: int = 2, final: bool = True) -> bytes:
 
 def websocket(flood: Flood, *, connections: int, chunk: bytes) -> None:
     """Send a chunk of frames without end on each connection, and read."""
-    plain = Flood((flood.address[0], flood.websocket), flood.login, flood.stopped)
-    opened = []
+    opened = list[list[Any]]()
     for _ in range(connections):
-        sock = plain.open()
+        sock = flood.open(port="websocket")
         sock.sendall(websocket_head())
         sock.recv(1 << 16)
         sock.sendall(frame(flood.connect))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -168,7 +169,7 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
     login = scenario.login if scenario.flood_login is None else scenario.flood_login
     works = [(work, {key: _placed(value, server) for key, value in some.items()}) for work, some in scenario.works]
     begin = time.monotonic()
-    flooding = Flooding(works, server.address, login, server.websocket_port, CLIENT_CORE)
+    flooding = Flooding(works, server.host, _ports(server), login, CLIENT_CORE)
     sampler.too_much.wait(during)
     end = time.monotonic()
     told = flooding.end()
@@ -210,6 +211,12 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
 
 def _placed(value: object, server: Server) -> object:
     return value.replace(certificates.PLACE, str(server.certificates)) if isinstance(value, str) else value
+
+
+def _ports(server: Server) -> dict[str, int]:
+    """Return the ports of a server's listeners, by the first word that its log has for them, in small letters."""
+    found = re.findall(r"(?:Listening for|Starting) (\w+) .*:(\d+)$", server.log(), re.MULTILINE)
+    return {name.lower(): int(port) for name, port in found}
 
 
 def _p99(took: Sequence[Took]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests import certificates
+from tests import certificates, mqtt
 from tests.overload import floods
 from tests.wire import Wire, header_block
 
@@ -22,6 +22,12 @@ PORTS = (
 )
 A, SYSTEM = {"user": "a", "pass": "a"}, {"user": "sys", "pass": "s"}
 INBOX = b"SUB _INBOX.f@.> 1\r\n"
+HTTP = "http: '127.0.0.1:-1'\n"
+WEBSOCKET = "websocket { port: -1, no_tls: true }\n"
+LEAF = "leafnodes { listen: '127.0.0.1:-1' }\n"
+MQTT = "server_name: flooded\nmqtt { listen: '127.0.0.1:-1' }\n"
+PAGES = ("/varz", "/connz", "/subsz", "/jsz?streams=true", "/metrics", "/healthz", "/lakez", "/console/")
+JOIN = b'CONNECT {"version":"2.15.1","server_id":"N@","name":"N@","cluster":"N@"}\r\nPING\r\n'
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,23 @@ def scenarios() -> list[Scenario]:
     tiny = b"".join(floods.frame(piece) for piece in (b"PUB core.x 1\r\n", b"x\r\n")) * 500
     pings = floods.frame(b"x" * 100, opcode=9) * 1000
     pending = "max_pending: 8MB\nmax_pending_total: 64MB\n"
+    pages = b"".join(f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for page in PAGES)
+    devices = mqtt.connect() + mqtt.subscribe(1, ("unread/#", 0))
+    measures = b"".join(mqtt.publish(f"flood/{number % 50}", bytes(16)) for number in range(2000))
+    confirmed = b"".join(mqtt.publish(f"flood/{number % 50}", bytes(16), 1, 1 + number) for number in range(200))
+    linked = b"".join(f"LMSG core.{number % 50} 16\r\n".encode() + bytes(16) + b"\r\n" for number in range(2000))
+    pages_work = (blast, {"connections": 32, "port": "http", "hello": b"", "chunk": pages, "again": True})
+    half_pages = (unfinished, {"connections": 200, "port": "http", "start": b"GET /varz HTTP/1.1\r\n", "drip": b"x"})
+    measures_work = (blast, {"connections": 4, "port": "mqtt", "hello": mqtt.connect(), "chunk": measures})
+    confirmed_work = (blast, {"connections": 4, "port": "mqtt", "hello": mqtt.connect(), "chunk": confirmed})
+    unread = mqtt.publish("unread/x", bytes(16 << 10)) * 16
+    half_device = mqtt.connect("x" * 200)
+    half_devices = (
+        unfinished,
+        {"connections": 2000, "port": "mqtt", "start": half_device[:1], "drip": half_device[1:-1] + b" "},
+    )
+    links_work = (blast, {"connections": 4, "port": "leafnode", "hello": JOIN, "chunk": linked})
+    half_links = (unfinished, {"connections": 1000, "port": "leafnode", "start": JOIN[:20], "drip": b"x"})
     return [
         Scenario(
             "slow-disk",
@@ -518,7 +541,7 @@ def scenarios() -> list[Scenario]:
             ],
             96 * MIB,
             "4,096 sockets of 6 KiB",
-            config="websocket { port: -1, no_tls: true }",
+            config=WEBSOCKET,
         ),
         Scenario(
             "fragments",
@@ -526,7 +549,7 @@ def scenarios() -> list[Scenario]:
             [(floods.websocket, {"connections": 8, "chunk": fragments})],
             96 * MIB,
             "8 clients with max_payload, and one read of 256 KiB",
-            config="websocket { port: -1, no_tls: true }",
+            config=WEBSOCKET,
         ),
         Scenario(
             "frames",
@@ -537,7 +560,7 @@ def scenarios() -> list[Scenario]:
             ],
             96 * MIB,
             "8 clients with one read of 256 KiB",
-            config="websocket { port: -1, no_tls: true }",
+            config=WEBSOCKET,
         ),
         Scenario(
             "batches",
@@ -566,6 +589,81 @@ def scenarios() -> list[Scenario]:
             96 * MIB,
             "one read of 256 KiB of each client",
             prepare=consumers(1, 5000),
+        ),
+        Scenario(
+            "pages",
+            "all monitoring pages and the console by 32 connections, beside 200 that send a head byte by byte",
+            [pages_work, half_pages],
+            96 * MIB,
+            "128 connections with a page of 256 KiB each",
+            config=HTTP,
+            prepare=filled(1000),
+        ),
+        Scenario(
+            "mqtt",
+            "MQTT devices: 4 that publish with QoS 0, 4 with QoS 1, 20 that subscribe and never read",
+            [
+                measures_work,
+                confirmed_work,
+                (
+                    blast,
+                    {"connections": 20, "port": "mqtt", "hello": devices, "chunk": b"", "times": 1, "reads": False},
+                ),
+                (blast, {"connections": 1, "port": "mqtt", "hello": mqtt.connect(), "chunk": unread}),
+            ],
+            192 * MIB,
+            "max_pending_total 64 MiB (configured), one read of 256 KiB of each device, max_buffered_size for QoS 1",
+            config=MQTT + pending,
+        ),
+        Scenario(
+            "mqtt-half",
+            "2,000 MQTT connections that send CONNECT byte by byte",
+            [half_devices],
+            64 * MIB,
+            "2,000 connections of 6 KiB",
+            config=MQTT,
+        ),
+        Scenario(
+            "leaf",
+            "messages of 4 leaf nodes without subscribers, beside 1,000 that send CONNECT byte by byte",
+            [links_work, half_links],
+            96 * MIB,
+            "one read of 256 KiB of each link; 1,000 connections of 6 KiB",
+            config=LEAF,
+        ),
+        Scenario(
+            "all",
+            "at once: requests, churn, halves, slowloris, unread, frames, pages, mqtt, mqtt-half, leaf",
+            [
+                (blast, {"connections": 8, "chunk": api, "first": INBOX}),
+                (floods.churn, {"polite": True}),
+                (blast, {"connections": 100, "chunk": half, "times": 1, "again": True}),
+                (unfinished, {"connections": 500, "start": b"CONN", "drip": b"ECT" + b" " * 100}),
+                (
+                    blast,
+                    {
+                        "connections": 20,
+                        "chunk": b"PING\r\n",
+                        "times": 1,
+                        "first": b"SUB core.> 1\r\n",
+                        "reads": False,
+                        "again": True,
+                    },
+                ),
+                (floods.websocket, {"connections": 4, "chunk": tiny}),
+                pages_work,
+                half_pages,
+                measures_work,
+                confirmed_work,
+                half_devices,
+                links_work,
+                half_links,
+            ],
+            400 * MIB,
+            "max_pending_total and max_incomplete_total 64 MiB each (configured), twice; the sums of the others",
+            config=MQTT + HTTP + LEAF + WEBSOCKET + pending + "max_incomplete_total: 64MB\n",
+            prepare=filled(1000, allow_direct=True),
+            keeps=96 * MIB,
         ),
         Scenario(
             "core",
