@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import date
+from functools import lru_cache
 from typing import Final
 
 ZERO: Final = "0001-01-01T00:00:00Z"
@@ -48,10 +49,16 @@ def format_time(ns: int) -> str:
     if ns == 0:
         return ZERO
     seconds, fraction = divmod(ns, _SECOND)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    text = _whole_seconds(seconds)
     if not fraction:
         return text + "Z"
     return f"{text}.{fraction:09d}".rstrip("0") + "Z"
+
+
+@lru_cache(maxsize=256)
+def _whole_seconds(seconds: int) -> str:
+    """Return the text of a second without its zone. An answer of the API has four times, mostly those of the last."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class Stamps:

@@ -6,15 +6,25 @@ Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lakestream.protocol.api.jsonio import shown
+import msgspec
+
+from lakestream.protocol.api.jsonio import dumps, shown
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
+from lakestream.protocol.decoding import JsonDecoder
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+
+KEPT_CONFIGS = 1024
+"""Configurations of streams that are kept in the form of responses (1,024)."""
+KEPT_BYTES = 4096
+"""Larger ones are not kept (4 KiB, as stored)."""
+_STREAM_CONFIG = JsonDecoder(StreamConfig)
 
 
 def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
@@ -24,6 +34,12 @@ def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
         metadata = {**config.metadata, "_nats.ver": NATS_VERSION, "_nats.level": str(API_LEVEL)}
         fields["metadata"] = dict(sorted(metadata.items()))
     return fields
+
+
+@lru_cache(maxsize=KEPT_CONFIGS)
+def _kept(stored: bytes, versions: bool) -> msgspec.Raw:
+    """Return `config_shown` of a configuration, given as stored, in JSON. It takes a sixth of STREAM.INFO otherwise."""
+    return msgspec.Raw(dumps(config_shown(_STREAM_CONFIG.decode(stored), versions=versions)))
 
 
 def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, int] | None = None) -> dict[str, Any]:
@@ -63,8 +79,10 @@ def info_shown(
     alternates: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """Return StreamInfo. Optional fields are shown if they are given; `now_ns` is the time of the answer."""
+    stored = stream.store.config
+    small = len(stored) <= KEPT_BYTES
     fields: dict[str, Any] = {
-        "config": config_shown(stream.config, versions=versions),
+        "config": _kept(stored, versions) if small else config_shown(stream.config, versions=versions),
         "created": format_time(stream.created_ns),
         "state": state_shown(stream) if state is None else state,
     }
@@ -72,8 +90,7 @@ def info_shown(
         fields["domain"] = domain
     if cluster:
         fields["cluster"] = cluster
-    for feature in stream.features:
-        fields |= feature.info()
+    fields |= stream.feature_info()
     if alternates:
         fields["alternates"] = list(alternates)
     fields["ts"] = format_time(now_ns)

@@ -23,7 +23,7 @@ of a message's way:
       acknowledged, committed
     lead, follow, rewound,    this node begins or ceases to decide for the stream
       stop
-    dump, load                checkpoints
+    dump, load, info          checkpoints and StreamInfo
 
 Hooks from `unwanted` to `progressed` must depend on the log alone and read no clock (invariant 2), except for what a
 feature keeps for its leader only, such as timers.
@@ -279,6 +279,7 @@ class Hooks(msgspec.Struct):
     committed: Of = ()
     rewound: Of = ()
     rebased: Of = ()
+    info: Of = ()
 
     def bind(self) -> None:
         """Collect the hooks to be called. Call it after each change of the configuration."""

@@ -178,6 +178,10 @@ class StreamCore:
         shown = {"stream": self.name, **fields}
         advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
 
+    def feature_info(self) -> dict[str, Any]:
+        """Return the features' fields of StreamInfo."""
+        return {name: value for each in self._hooks.info for name, value in each.info().items()}
+
     def updated(self) -> None:
         """Notify the server that what others see of the stream has changed."""
         self.on_updated(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,9 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.jsonio import dumps, parse, shown
 from lakestream.stream import rules as stream_rules
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
-from lakestream.stream.info import config_shown
+from lakestream.stream.core.operations import UpdateStream
+from lakestream.stream.info import KEPT_BYTES, config_shown, info_shown
+from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -130,6 +133,20 @@ def test_answers_carry_versions_in_sorted_metadata() -> None:
     expected = {"_nats.level": "5", "_nats.req.level": "0", "_nats.ver": "2.15.1", "_x": "2", "b": "1"}
     assert list(config_shown(config, versions=True)["metadata"].items()) == list(expected.items())
     assert "_nats.ver" not in config_shown(config, versions=False)["metadata"]
+
+
+@pytest.mark.parametrize("length", [1, KEPT_BYTES])
+def test_stream_info_has_the_present_configuration(tmp_path: Path, length: int) -> None:
+    world = World(str(tmp_path), metadata={"text": "<" * length})
+    stream, answers = world.stream, set()
+    for most in (5, 6):
+        stream.propose(UpdateStream(msgspec.json.encode(msgspec.structs.replace(stream.config, max_msgs=most))))
+        world.settle()
+        for versions in (True, False):
+            shown_config = dumps(info_shown(stream, 0, versions=versions)["config"])
+            assert shown_config == dumps(config_shown(stream.config, versions=versions))
+            answers.add(shown_config)
+    assert len(answers) == 4
 
 
 def test_metadata_echoed_by_clients_is_recomputed() -> None:
