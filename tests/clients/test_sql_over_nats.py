@@ -264,9 +264,19 @@ def test_batches_of_arrow_are_one_stream(ann: Session) -> None:
 
 def test_batches_wait_for_acknowledgements(ann: Session) -> None:
     sid = ann.begin("SELECT * FROM range(30000)")
+    head = ann.wire.delivered(sid).json()
+    for wrong in ("0", "99", "x", "9" * 30, "0" * 17 + "99"):
+        ann.wire.publish(f"$LAKE.API.SQL.FLOW.{head['id']}.{wrong}")
     found = ann.rest(sid, acknowledge=False)
     assert (found.code, len(found.batches)) == (408, 2), found.end
     assert "batch 1 was not acknowledged" in found.end["Nats-Service-Error"]
+    sid = ann.begin("SELECT * FROM range(30000)")
+    head, _, _ = (ann.wire.delivered(sid) for _ in range(3))
+    for number in (2, 1, 2):  # the second one is for both, and counts once
+        ann.wire.publish(f"$LAKE.API.SQL.FLOW.{head.json()['id']}.{number}")
+    found = ann.rest(sid, acknowledge=False)
+    assert (found.code, len(found.batches)) == (408, 2), "of four"
+    assert "batch 3 was not acknowledged" in found.end["Nats-Service-Error"]
     assert len(ann.ask("SELECT * FROM range(30000)").rows) == 30_000
 
 

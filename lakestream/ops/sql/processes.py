@@ -49,12 +49,16 @@ class ProcessQueryFailed(Exception):
 class ProcessEnded(Exception):
     """Raised when the process of a query has ended."""
 
+    code = 500
+
     def __init__(self) -> None:
         super().__init__("the process of the query has ended: the query may need more memory than it has")
 
 
 class CannotStart(Exception):
     """Raised when no process can be started."""
+
+    code = 503
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"a process for the query cannot be started: {error.strerror}")

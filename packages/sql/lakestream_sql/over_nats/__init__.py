@@ -7,6 +7,5 @@ In reading order:
 
 - `service.py`: SQL over NATS: `$LAKE.API.SQL` in each account.
 - `query.py`: One query over NATS, from the request to its last response.
-- `window.py`: Flow control of one query: batches that may be under way.
 - `micro.py`: Discovery of the service (ADR-32): `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`.
 """

@@ -24,7 +24,6 @@ from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest
 from lakestream_sql.messages import Ask, QueryColumns, Summary
-from lakestream_sql.over_nats.window import Window
 from lakestream_sql.visible import Viewer
 
 INTEREST_NS = SECOND
@@ -83,9 +82,9 @@ class RunningQuery:
         self._asked, self._bus, self._pool, self._options = asked, bus, pool, options
         self._figures, self._clock, self._server, self._max_payload = figures, clock, server, max_payload
         self.id = nuid()
-        self._window = Window(options.window)
+        self._room = asyncio.Semaphore(options.window)  # for batches that are not acknowledged
         self._began_ns = clock.steady()
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._sent = self._acknowledged = 0
         self._truncated = False
         self._task: asyncio.Task[None] | None = None
         self._stopped: Exception | None = None
@@ -95,7 +94,7 @@ class RunningQuery:
         self._task = asyncio.create_task(self._answer())
         watch = self._clock.call_later(INTEREST_NS, self._watch)
         subscriptions = [
-            self._bus.subscribe(f"{sql.FLOW}{self.id}.*".encode(), singly(self._acknowledged)),
+            self._bus.subscribe(f"{sql.FLOW}{self.id}.*".encode(), singly(self._take_ack)),
             self._bus.subscribe(f"{sql.CANCEL}{self.id}".encode(), singly(self._cancelled)),
         ]
         try:
@@ -109,12 +108,7 @@ class RunningQuery:
                 self._fail(self._stopped)
             elif self._stopped is None:
                 raise
-        except (CannotStart, ProcessEnded) as error:
-            code = sql.UNAVAILABLE if isinstance(error, CannotStart) else sql.FAILED
-            self._fail(QueryRefused(code, str(error)))
-        except ProcessQueryFailed as error:
-            self._fail(QueryRefused(error.code, str(error)))
-        except QueryRefused as error:
+        except (QueryRefused, ProcessQueryFailed, ProcessEnded, CannotStart) as error:
             self._fail(error)
         except ClientGone:
             pass
@@ -129,10 +123,12 @@ class RunningQuery:
             self._figures.seconds += (self._clock.steady() - self._began_ns) / SECOND
 
     # ------------------------------------------------------------------ messages of the client
-    def _acknowledged(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        number = subject.rpartition(b".")[2]
-        if number.isdigit():
-            self._window.acknowledge(int(number[:18]))
+    def _take_ack(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        """Note that the client has a batch and those before it."""
+        number = subject.rpartition(b".")[2][:18]
+        while number.isdigit() and self._acknowledged < int(number) <= self._sent:
+            self._acknowledged += 1
+            self._room.release()
 
     def _cancelled(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         self.stop(QueryRefused(sql.CANCELLED, "the query was cancelled"))
@@ -181,12 +177,8 @@ class RunningQuery:
         )
         body, stale = await put(process, ask, self._judge, self._ask, self._stage)
         columns = _COLUMNS.decode(body)
-        if request.describe:  # that is all; its client may cancel at once
-            await process.decide(go=True)
-            await process.hear()
+        if not request.describe:
             self._send_columns(columns, stale)
-            return
-        self._send_columns(columns, stale)
         while True:
             await self._may_send()
             await process.decide(go=True)
@@ -194,6 +186,8 @@ class RunningQuery:
             if kind != b"b":
                 break
             self._send_batch(body)
+        if request.describe:  # that is all; its client may cancel at once
+            self._send_columns(columns, stale)
         summary = _SUMMARY.decode(body)
         self._rows, self._truncated = summary.rows, summary.truncated
         if self._truncated and wanted == options.max_rows and request.max_rows != wanted:
@@ -203,10 +197,10 @@ class RunningQuery:
         """Wait until another batch may be sent. Raises Refused when the client does not acknowledge."""
         try:
             async with asyncio.timeout(self._options.ack_wait_ns / SECOND):
-                await self._window.wait()
+                await self._room.acquire()
         except TimeoutError:
             waited = format_duration(self._options.ack_wait_ns)
-            first = self._window.acknowledged + 1
+            first = self._acknowledged + 1
             raise QueryRefused(
                 sql.TIMED_OUT, f"batch {first} was not acknowledged within {waited} (sql.ack_wait)"
             ) from None
@@ -297,17 +291,16 @@ class RunningQuery:
                 sql.TOO_LARGE, f"the result has more than {self._options.max_bytes:,} bytes (sql.max_bytes)"
             )
         self._bytes += len(body)
-        self._window.sent += 1
-        number = self._window.sent
-        reply = f"{sql.FLOW}{self.id}.{number}".encode()
-        self._send(reply, {sql.PART: "batch", sql.BATCH: number}, body)
+        self._sent += 1
+        reply = f"{sql.FLOW}{self.id}.{self._sent}".encode()
+        self._send(reply, {sql.PART: "batch", sql.BATCH: self._sent}, body)
 
     def _end(self, code: int = 0, error: str = "") -> None:
         values: dict[str, str | int] = {
             sql.PART: "end",
             sql.ROWS: self._rows,
             sql.BYTES: self._bytes,
-            sql.BATCHES: self._window.sent,
+            sql.BATCHES: self._sent,
             sql.DURATION: self._clock.steady() - self._began_ns,
         }
         if self._truncated:
@@ -316,7 +309,7 @@ class RunningQuery:
         self._bus.send(Single(self._asked.reply, header=sql.encode_headers(values)))
         tell_outcome(self._bus, self._asked.reply, self._rows, self._bytes, code)
 
-    def _fail(self, error: QueryRefused) -> None:
+    def _fail(self, error: QueryRefused | ProcessQueryFailed | ProcessEnded | CannotStart) -> None:
         self._figures.failed += 1
         self._figures.last_error = f"{error.code}:{str(error).splitlines()[0] if str(error) else ''}"
         self._end(error.code, str(error))

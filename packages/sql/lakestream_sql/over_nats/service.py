@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.ops.sql.figures import SqlFigures
@@ -19,8 +21,8 @@ from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest, SqlUser
-from lakestream_sql.over_nats.micro import ENDPOINTS, Discovery
-from lakestream_sql.over_nats.query import QueryRequest, RunningQuery, tell_outcome
+from lakestream_sql.over_nats.micro import ENDPOINTS, answer_discovery
+from lakestream_sql.over_nats.query import QueryRefused, QueryRequest, RunningQuery, tell_outcome
 from lakestream_sql.visible import Viewer
 
 UNKNOWN = (
@@ -61,7 +63,20 @@ class SqlService:
 
     def serve(self, account: str, bus: Bus) -> Subscribed:
         """Serve the requests of an account until cancelled."""
-        return _Serving(self, account, bus, self._id, self._options().sql.queue_group, self._clock.now())
+        group = self._options().sql.queue_group
+
+        def serve(endpoint: str, subject: str) -> Subscribed:
+            def asked(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+                if reply:
+                    stream = subject[len(sql.QUERY_STREAM) :].decode("utf-8", "replace")
+                    self.asked(endpoint, account, stream, bus, reply, body, sql.requester(header, client))
+
+            return bus.subscribe(subject.encode(), singly(asked), group.encode())
+
+        found = answer_discovery(
+            bus, self._id, group, lambda endpoint: self.figures[account, endpoint], self._clock.now()
+        )
+        return _Serving([*found, *(serve(*each) for each in ENDPOINTS)])
 
     async def close(self) -> None:
         """End all queries and their processes."""
@@ -79,31 +94,19 @@ class SqlService:
             bus: of the account.
             who: asks; None: the server that the request came from does not tell.
         """
-        by_permission = self._options().sql.row_permissions
-        known = who or SqlUser()
-        figures = self.figures[account, endpoint]
-        refused: tuple[int, str] | None = None
+        options, figures = self._options(), self.figures[account, endpoint]
         try:
-            request = sql.decode_request(body)
-            refused = self._refusal(request)
-            if refused is None and who is None and by_permission:
-                refused = sql.FORBIDDEN, UNKNOWN
-            if refused is None:
-                self._pool.reserve(account)
-        except DECODE_ERRORS as error:
-            refused = sql.WRONG, f"invalid request: {error}"
-        except TooManyQueries as error:
-            refused = sql.TOO_MANY, str(error)
-        if refused is not None:
+            request = self._accepted(account, body, who)
+        except QueryRefused as error:
             figures.refused += 1
-            figures.last_error = f"{refused[0]}:{refused[1]}"
-            values = {sql.PART: "end"} | sql.error_headers(*refused)
+            figures.last_error = f"{error.code}:{error}"
+            values = {sql.PART: "end"} | sql.error_headers(error.code, str(error))
             bus.send(Single(reply, header=sql.encode_headers(values)))
-            tell_outcome(bus, reply, error=refused[0])
+            tell_outcome(bus, reply, error=error.code)
             return
         figures.queries += 1
-        options = self._options()
-        viewer = Viewer(known.sees if by_permission else None, known.roles, options.sql.mask_key)
+        user = who or SqlUser()
+        viewer = Viewer(user.sees if options.sql.row_permissions else None, user.roles, options.sql.mask_key)
         query = RunningQuery(
             QueryRequest(account, stream, reply, request, viewer),
             bus,
@@ -116,40 +119,33 @@ class SqlService:
         )
         self._clock.spawn(query.run())
 
-    def _refusal(self, request: SqlRequest) -> tuple[int, str] | None:
+    def _accepted(self, account: str, body: bytes, who: SqlUser | None) -> SqlRequest:
+        """Return a request that may run, and count it. Raises QueryRefused."""
+        try:
+            request = sql.decode_request(body)
+        except DECODE_ERRORS as error:
+            raise QueryRefused(sql.WRONG, f"invalid request: {error}") from None
         if self._closing:
-            return sql.UNAVAILABLE, "the server is stopping"
+            raise QueryRefused(sql.UNAVAILABLE, "the server is stopping")
         if len(request.sql) > MAX_QUERY:
-            return sql.TOO_LARGE, f"a query has at most {MAX_QUERY} characters"
+            raise QueryRefused(sql.TOO_LARGE, f"a query has at most {MAX_QUERY} characters")
         if request.max_rows < 0:
-            return sql.WRONG, "max_rows is a number of rows, 0 for all"
-        return None
+            raise QueryRefused(sql.WRONG, "max_rows is a number of rows, 0 for all")
+        if who is None and self._options().sql.row_permissions:
+            raise QueryRefused(sql.FORBIDDEN, UNKNOWN)
+        try:
+            self._pool.reserve(account)
+        except TooManyQueries as error:
+            raise QueryRefused(sql.TOO_MANY, str(error)) from None
+        return request
 
 
-class _Serving:
+class _Serving(msgspec.Struct, frozen=True):
     """The subscriptions of one account."""
 
-    def __init__(
-        self, service: SqlService, account: str, bus: Bus, identifier: str, queue_group: str, started_ns: int
-    ) -> None:
-        def take(endpoint: str) -> Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]:
-            def asked(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-                if reply:
-                    stream = subject[len(sql.QUERY_STREAM) :].decode("utf-8", "replace")
-                    service.asked(endpoint, account, stream, bus, reply, body, sql.requester(header, client))
-
-            return asked
-
-        self._discovery = Discovery(
-            bus, identifier, queue_group, lambda endpoint: service.figures[account, endpoint], started_ns
-        )
-        self._subscriptions = [
-            bus.subscribe(subject.encode(), singly(take(endpoint)), queue_group.encode())
-            for endpoint, subject in ENDPOINTS
-        ]
+    subscriptions: list[Subscribed]
 
     def cancel(self) -> None:
         """Serve no more requests of the account; queries that run go on."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.cancel()
-        self._discovery.close()
