@@ -9,7 +9,7 @@ resolved once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ import pyarrow as pa
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import deletion_vectors
-from lakestream.lake.table.actions import AddFile, DeletionVector, locate
+from lakestream.lake.table.actions import DeletionVector, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.encryption import is_encrypted
-from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.scan import encrypted_rows
 from lakestream.lake.table.schema import doubled, literal
 from lakestream_sql.mentions import delta_scan
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lakestream_sql.stored_files import StoredFiles
 
 
-FILE = "_lakestream_file"
-"""Column with the path of a row's file."""
+FILE, DEAD = "_lakestream_file", "_lakestream_dead"
+"""Columns of a table of files: path, and the numbers of deleted rows."""
 MANY_DEAD = 1000
 """Deleted rows of the files of a subject that are named in a query; with more the Delta extension reads the table."""
 KEPT_VECTORS = 64
@@ -85,26 +85,25 @@ class FileViews:
         return name
 
     def _view(self, path: str, version: int) -> str:
-        there = open_storage(path)
-        state = TableLog(there, path).state(version)
-        partition = state.metadata.partition_columns
-        number = next(self._numbers)
-        files, dead, view = f"table_files_{number}", f"table_dead_{number}", f"table_{number}"
-        types = self._types(state.metadata.schema_string)
-        self._table(files, self._files(path, state, partition))
-        self._table(dead, self._dead(path, state))
-        shape = {name: kind for name, kind in types.items() if name not in partition}
-        none = ", ".join(f"NULL::{kind} AS {doubled(_OF_FILE + name)}" for name, kind in shape.items())
-        rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
-        if state.files:
-            paths = [self._spelled(path, add) for add in state.files.values()]
-            rows = f"SELECT *, filename, file_row_number FROM {_read(paths, shape)}"
-        of = {name: doubled(name) if name in partition else doubled(_OF_FILE + name) for name in types}
-        columns = ", ".join(f"CAST({of[name]} AS {kind}) AS {doubled(name)}" for name, kind in types.items())
-        self._connection.execute(
-            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.filename = f.{FILE} "
-            f"ANTI JOIN {dead} d ON r.filename = d.{FILE} AND r.file_row_number = d.row"
-        )
+        state = TableLog(open_storage(path), path).state(version)
+        types, partition = self._types(state.metadata.schema_string), state.metadata.partition_columns
+        adds, number = [*state.files.values()], next(self._numbers)
+        listed, view = f"table_files_{number}", f"table_{number}"
+        vectors = [add.deletion_vector for add in adds]
+        dead = [None if each is None else self._dead_rows(path, each).astype("int64") for each in vectors]
+        files = [self._at(locate(path, add.path), add.size) for add in adds]
+        columns = {FILE: pa.array(files, pa.string()), DEAD: pa.array(dead, pa.list_(pa.int64()))}
+        for name in partition:
+            columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
+        self._connection.from_arrow(pa.table(columns)).create(listed)  # a table is there for all cursors
+        rows = f"SELECT {', '.join(f'NULL::{kind} AS {doubled(name)}' for name, kind in types.items())} WHERE false"
+        if files:
+            rows = (
+                f"{_select(files, types, {name: doubled(name) for name in partition})} r JOIN {listed} f "
+                f"ON r.filename = f.{FILE} ANTI JOIN (SELECT {FILE}, unnest({DEAD}) AS row FROM {listed}) d "
+                f"ON r.filename = d.{FILE} AND r.file_row_number = d.row"
+            )
+        self._connection.execute(f"CREATE VIEW {view} AS {rows}")
         return view
 
     def narrowed(self, view: StreamView, subjects: Sequence[str], seqs: Sequence[int] = ()) -> str:
@@ -130,16 +129,12 @@ class FileViews:
             files = [each for each in files if any(each.min_seq <= seq <= each.max_seq for seq in seqs)]
         if not files or sum(each.deleted.cardinality for each in files if each.deleted is not None) > MANY_DEAD:
             return ""
-        types = self._types(view.schema)
-        columns = {name: partition.get(name, doubled(_OF_FILE + name)) for name in types}
-        chosen = ", ".join(f"CAST({columns[name]} AS {kind}) AS {doubled(name)}" for name, kind in types.items())
-        shape = {name: kind for name, kind in types.items() if name not in partition}
         paths, dead = [self._at(locate(view.table, each.path), each.size) for each in files], "true"
         for path, vector in ((path, each.deleted) for path, each in zip(paths, files, strict=True)):
             if vector is not None:  # two columns: such a condition is judged last, of few rows
                 rows = ", ".join(map(str, self._dead_rows(view.table, vector).tolist()))
                 dead += f" AND NOT (filename = {literal(path)} AND file_row_number IN ({rows}))"
-        return f"(SELECT {chosen} FROM {_read(paths, shape)} WHERE {dead})"
+        return f"({_select(paths, self._types(view.schema), partition)} WHERE {dead})"
 
     def _described(self, schema: str) -> dict[str, str]:
         """Return the columns of a table with their types in DuckDB, by the JSON of its schema."""
@@ -148,41 +143,8 @@ class FileViews:
         shape = self._connection.from_arrow(pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
         return dict(zip(shape.columns, map(str, shape.types), strict=True))
 
-    def _spelled(self, table: str, add: AddFile) -> str:
-        """Return the path of a data file for DuckDB."""
-        return self._at(locate(table, add.path), add.size)
-
     def _at(self, path: str, size: int) -> str:
         return path if self._stored is None else self._stored.add(path, size)
-
-    def _table(self, name: str, rows: Any) -> None:
-        """Create a table of the session with these rows, visible in all of its cursors."""
-        self._connection.register("table_rows", rows)
-        try:
-            self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM table_rows")
-        finally:
-            self._connection.unregister("table_rows")
-
-    def _files(self, table: str, state: TableVersion, partition: list[str]) -> Any:
-        """Return each file with the values of its partition."""
-        adds = list(state.files.values())
-        columns = {FILE: pa.array([self._spelled(table, add) for add in adds], pa.string())}
-        for name in partition:
-            columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
-        return pa.table(columns)
-
-    def _dead(self, table: str, state: TableVersion) -> Any:
-        """Return the rows in deletion vectors: file, and row number in it."""
-        names, rows = [], []
-        for add in state.files.values():
-            vector = add.deletion_vector
-            if vector is None:
-                continue
-            gone = pa.array(self._dead_rows(table, vector).astype("int64"))
-            names.append(pa.repeat(pa.scalar(self._spelled(table, add)), len(gone)))
-            rows.append(gone)
-        shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
-        return pa.table(shape, names=[FILE, "row"])
 
 
 def _dead_rows(table: str, vector: DeletionVector) -> Any:
@@ -190,12 +152,20 @@ def _dead_rows(table: str, vector: DeletionVector) -> Any:
     return deletion_vectors.load(vector, table, open_storage(table).read)
 
 
-def _read(files: Sequence[str], shape: dict[str, str]) -> str:
-    """Return the FROM item of some files with these columns, which not every file may have. Beside them, whose names
-    begin with `_OF_FILE`, it has DuckDB's `filename` and `file_row_number`."""
+def _select(files: Sequence[str], types: Mapping[str, str], partition: Mapping[str, str]) -> str:
+    """Return the SELECT of some files, which may lack columns of the table. Beside these, whose names in it begin with
+    `_OF_FILE`, it has DuckDB's `filename` and `file_row_number`.
+
+    Args:
+        types: the columns of the table.
+        partition: expressions of those that are not in the files.
+    """
+    shape = {name: kind for name, kind in types.items() if name not in partition}
     columns = ", ".join(
         f"{literal(name)}: {{name: {literal(_OF_FILE + name)}, type: {literal(kind)}, default_value: NULL}}"
         for name, kind in shape.items()
     )
+    of = {name: partition.get(name, doubled(_OF_FILE + name)) for name in types}
+    chosen = ", ".join(f"CAST({of[name]} AS {kind}) AS {doubled(name)}" for name, kind in types.items())
     listed = ", ".join(map(literal, files))
-    return f"read_parquet([{listed}], schema = MAP {{{columns}}}, hive_partitioning = false)"
+    return f"SELECT {chosen} FROM read_parquet([{listed}], schema = MAP {{{columns}}}, hive_partitioning = false)"
