@@ -62,7 +62,7 @@ class Condition(msgspec.Struct, frozen=True):
             low, high = _literal(min(self.values)), _literal(max(self.values))
             return f"({self.column} >= {low} AND {self.column} <= {high})" if self.operator == "IN" else "TRUE"
         if self.operator == MATCHES:
-            return "(" + (" OR ".join(_filter_sql(value) for value in self.values) or "FALSE") + ")"
+            return "(" + (" OR ".join(filter_sql(value) for value in self.values) or "FALSE") + ")"
         values = [_literal(value) for value in self.values]
         if self.operator in ("IN", "NOT IN"):
             return f"{self.column} {self.operator} ({', '.join(values)})" if values else _empty(self.operator)
@@ -107,6 +107,9 @@ def _matching(subjects: Any, filters: Sequence[str]) -> Any:
     """Return a mask of the subjects that one of these NATS filters matches."""
     wild = [each for each in filters if not is_literal(each.encode())]
     found = pc.is_in(subjects, pa.array(set(filters).difference(wild), subjects.type))
+    for head in [each[:-1] for each in wild if each.endswith(".>") and is_literal(each[:-2].encode())]:
+        found = pc.or_(found, pc.starts_with(subjects, head))  # a tenth of the time of an expression
+        wild.remove(f"{head}>")
     for at in range(0, len(wild), REGEX_FILTERS):
         pattern = _regex(wild[at : at + REGEX_FILTERS])
         found = pc.or_(found, pc.match_substring_regex(subjects, pattern))
@@ -133,8 +136,9 @@ def _empty(operator: str) -> str:
     return "FALSE" if operator == "IN" else "TRUE"
 
 
-def _filter_sql(pattern: str) -> str:
-    """Return one filter as SQL. The range of its literal beginning lets readers skip files by their statistics."""
+def filter_sql(pattern: str) -> str:
+    """Return one filter as SQL of DataFusion and DuckDB. The range of its literal beginning lets readers skip files by
+    their statistics."""
     if pattern == ">":
         return "TRUE"
     if is_literal(pattern.encode()):

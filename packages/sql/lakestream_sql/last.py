@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.table import departures as departure_files
+from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
 from lakestream.lake.view import StreamView
@@ -47,7 +48,8 @@ def by_index(
     fits = index.uid == view.uid and view.position <= index.begun and index.ended <= view.last_index
     if not fits or view.archive or view.has_removed:
         return None
-    newest = _newest(_narrowed(live.tail, filters))
+    tail = live.tail.filter(Condition("subject", MATCHES, tuple(filters)).mask(live.tail)) if filters else live.tail
+    newest = _newest(tail)
     table = ~_among(index.subjects, newest.column("subject"))
     gone = ~alive(index.seqs, view.hidden)
     lost = index.subjects.filter(pa.array(table & gone & (index.seqs >= view.hidden.floor)))
@@ -85,15 +87,6 @@ def by_search(source: str, filters: Sequence[str] = ()) -> str:
     where = f" WHERE {matching(filters)}" if filters else ""
     # Not by a window function: that would carry all payloads.
     return f"SELECT * FROM {source} WHERE seq IN (SELECT max(seq) FROM {source}{where} GROUP BY subject)"
-
-
-def _narrowed(tail: Any, filters: Sequence[str]) -> Any:
-    """Return the rows whose subjects may match a filter, where that is quickly told."""
-    column, text = tail.column("subject"), "".join(filters)
-    if filters and "*" not in text and ">" not in text:
-        return tail.filter(pc.is_in(column, value_set=pa.array(filters, column.type)))
-    head = filters[0].partition("*")[0].removesuffix(">") if len(filters) == 1 else ""
-    return tail.filter(pc.starts_with(column, head)) if head else tail
 
 
 def _newest(tail: Any) -> Any:

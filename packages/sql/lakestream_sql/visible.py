@@ -10,17 +10,14 @@ these, not two ranges with OR, so permissions that no subject of the stream can 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 
+from lakestream.lake.table.conditions import filter_sql
 from lakestream.lake.table.schema import literal
 from lakestream.protocol.client import Sight
 from lakestream.protocol.subjects import is_literal
-
-AFTER_DOT = "/"
-"""The letter behind the dot in the order of letters."""
 
 
 class Viewer(msgspec.Struct, frozen=True):
@@ -70,21 +67,5 @@ def matching(filters: Sequence[str]) -> str:
     """Return the condition for subjects that match a NATS filter."""
     names = [each for each in filters if is_literal(each.encode())]
     found = [f"subject IN ({', '.join(map(literal, names))})"] if names else []
-    found += [_matches(each) for each in filters if each not in names]
+    found += [filter_sql(each) for each in filters if each not in names]
     return f"({' OR '.join(found) or 'false'})"
-
-
-def _matches(filter: str) -> str:
-    """Return the condition for subjects that match a filter with wildcards."""
-    tokens = filter.split(".")
-    wild = next(at for at, token in enumerate(tokens) if token in ("*", ">"))
-    head = ".".join([*tokens[:wild], ""])
-    # A range, unlike a pattern, is compared with the statistics of files.
-    begun = f"subject > {literal(head)} AND subject < {literal(head[:-1] + AFTER_DOT)}" if head else "true"
-    if tokens[wild:] == [">"]:
-        return f"({begun})"
-    ends = ["(?s:.+)" if token == ">" and at == len(tokens) - 1 else None for at, token in enumerate(tokens)]
-    pattern = r"\.".join(
-        end or ("[^.]+" if token == "*" else re.escape(token)) for end, token in zip(ends, tokens, strict=True)
-    )
-    return f"({begun} AND regexp_full_match(subject, {literal(pattern)}))"
