@@ -59,67 +59,63 @@ def confine(connection: duckdb.DuckDBPyConnection, allowed: str, bounds: QueryBo
         connection.execute(f"SET {setting}")
 
 
-class Checker:
-    """Checks queries before they are executed.
+def check(
+    connection: duckdb.DuckDBPyConnection,
+    parser: SqlParser,
+    sql: str,
+    selections: Collection[str] = (),
+    prefix: str = "",
+    *,
+    restricted: bool = False,
+) -> None:
+    """Check one query before it is executed.
 
     Args:
-        connection: executes them.
-        parser: parses them, as `connection` does.
+        connection: will execute it.
+        parser: parses it, as `connection` does.
+        sql: a SELECT.
+        selections: queries of our own that `query` may execute.
+        prefix: what stands before it: EXPLAIN.
+        restricted: the user may not see every row.
+
+    Raises:
+        ForbiddenQuery: it reads another table, calls another table function, or a function that shows settings.
     """
+    if "ANALYZE" in prefix.upper():
+        raise ForbiddenQuery("EXPLAIN ANALYZE is not available here: it shows the server's paths")
+    if prefix and restricted:
+        raise ForbiddenQuery(f"EXPLAIN is not available here: it tells of {HIDDEN}")
+    try:
+        tree = parser.tree(sql)
+    except Unparsed as error:
+        raise SqlError(error.reason) from None
+    named = set[str]()
+    for node, is_named in nodes(tree):
+        kind = node.get("type")
+        if kind == "TABLE_FUNCTION":
+            _check_call(node["function"], selections)
+        elif kind == "BASE_TABLE":
+            name = str(node["table_name"])
+            if not is_named:
+                raise ForbiddenQuery(f"the table {name} is not available here: {ONLY_STREAMS}")
+            named.add(name.lower())
+        elif kind == "SHOW_REF" and node["query"] is None:
+            raise ForbiddenQuery(f"only SHOW TABLES is available here: {ONLY_STREAMS}")
+        elif node.get("class") == "FUNCTION":
+            _check_function(str(node.get("function_name", "")).lower(), restricted)
+    # A name of a WITH that DuckDB knows too: were it not in reach, DuckDB's own table would be.
+    if named and (known := _known(connection, named)):
+        raise ForbiddenQuery(f"{known} is the name of a DuckDB table: use another name after WITH")
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, parser: SqlParser) -> None:
-        self._connection = connection
-        self._parser = parser
 
-    def check(self, sql: str, selections: Collection[str] = (), prefix: str = "", *, restricted: bool = False) -> None:
-        """Check one query.
-
-        Args:
-            sql: a SELECT.
-            selections: queries of our own that `query` may execute.
-            prefix: what stands before it: EXPLAIN.
-            restricted: the user may not see every row.
-
-        Raises:
-            ForbiddenQuery: it reads another table, calls another table function, or a function that shows settings.
-        """
-        if "ANALYZE" in prefix.upper():
-            raise ForbiddenQuery("EXPLAIN ANALYZE is not available here: it shows the server's paths")
-        if prefix and restricted:
-            raise ForbiddenQuery(f"EXPLAIN is not available here: it tells of {HIDDEN}")
-        try:
-            tree = self._parser.tree(sql)
-        except Unparsed as error:
-            raise SqlError(error.reason) from None
-        named = set[str]()
-        for node, is_named in nodes(tree):
-            kind = node.get("type")
-            if kind == "TABLE_FUNCTION":
-                _check_call(node["function"], selections)
-            elif kind == "BASE_TABLE":
-                name = str(node["table_name"])
-                if not is_named:
-                    raise ForbiddenQuery(f"the table {name} is not available here: {ONLY_STREAMS}")
-                named.add(name.lower())
-            elif kind == "SHOW_REF" and node["query"] is None:
-                raise ForbiddenQuery(f"only SHOW TABLES is available here: {ONLY_STREAMS}")
-            elif node.get("class") == "FUNCTION":
-                _check_function(str(node.get("function_name", "")).lower(), restricted)
-        # A name of a WITH that DuckDB knows too: were it not in reach, DuckDB's own table would be.
-        if named and (known := self._known(named)):
-            raise ForbiddenQuery(f"{known} is the name of a DuckDB table: use another name after WITH")
-
-    def _known(self, names: Collection[str]) -> str | None:
-        row = (
-            self._connection.cursor()
-            .execute(
-                "SELECT name FROM (SELECT view_name AS name FROM duckdb_views() UNION ALL "
-                "SELECT table_name FROM duckdb_tables()) WHERE list_contains(?, lower(name))",
-                [list(names)],
-            )
-            .fetchone()
-        )
-        return None if row is None else str(row[0])
+def _known(connection: duckdb.DuckDBPyConnection, names: Collection[str]) -> str | None:
+    """Return one of some names that is a table or view of DuckDB; None if none is."""
+    known = (
+        "SELECT name FROM (SELECT view_name AS name FROM duckdb_views() UNION ALL "
+        "SELECT table_name FROM duckdb_tables()) WHERE list_contains(?, lower(name))"
+    )
+    row = connection.cursor().execute(known, [list(names)]).fetchone()
+    return None if row is None else str(row[0])
 
 
 HIDDEN = "messages or fields that are hidden from this user"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ from lakestream.lake.storage.clouds.known import cloud_of
 from lakestream.lake.storage.clouds.s3 import S3
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.schema import literal
-from lakestream_sql import explained
-from lakestream_sql.confined import BOUNDS, Checker, QueryBounds, confine
+from lakestream_sql import confined, explained
+from lakestream_sql.confined import BOUNDS, QueryBounds
 from lakestream_sql.explained import SqlError
 from lakestream_sql.file_views import FileViews
 from lakestream_sql.parser import SqlParser
@@ -90,16 +90,15 @@ class Engine:
         self.connection, files = connect(root, itself=itself)
         self.parser = SqlParser(self.connection)
         self.views = FileViews(root, self.connection, files)
-        self._checker: Checker | None = None
+        self._threads = ThreadPoolExecutor(thread_name_prefix="query")
         if account is not None:
             tables = paths.table(root, "", account)
-            confine(self.connection, tables if files is None else files.spelled(tables), bounds)
-            self._checker = Checker(self.connection, self.parser)
+            confined.confine(self.connection, tables if files is None else files.spelled(tables), bounds)
 
     def check(self, sql: str, selections: Collection[str] = (), prefix: str = "", *, restricted: bool = False) -> None:
-        """Check a query of a confined DuckDB, as `Checker.check` does. Raises ForbiddenQuery."""
-        if self._checker is not None:
-            self._checker.check(sql, selections, prefix, restricted=restricted)
+        """Check a query of a confined DuckDB, as `confined.check` does. Raises ForbiddenQuery."""
+        if self.account is not None:
+            confined.check(self.connection, self.parser, sql, selections, prefix, restricted=restricted)
 
     def execute(
         self, sql: str, arrow: Mapping[str, Any], meanwhile: Callable[[], None] | None = None
@@ -117,29 +116,15 @@ class Engine:
         arrow = {**arrow, **self.views.encrypted}
         for name in filter(sql.__contains__, arrow):  # to register one costs 0.4 ms
             cursor.register(name, arrow[name])
-        failures: list[BaseException] = []
-
-        def execute() -> None:
-            try:
-                cursor.execute(sql)
-            except BaseException as error:
-                failures.append(error)
-
-        worker = threading.Thread(target=execute, name="query", daemon=True)
-        worker.start()
+        running = self._threads.submit(cursor.execute, sql)
         try:
-            if meanwhile is not None:
-                worker.join(QUICK_S)
-                if worker.is_alive():
-                    meanwhile()
-            worker.join()
+            if meanwhile is not None and wait([running], QUICK_S).not_done:
+                meanwhile()
+            return running.result()
         except KeyboardInterrupt:
             cursor.interrupt()
-            worker.join()
+            wait([running])
             raise
-        if failures:
-            raise failures[0]
-        return cursor
 
     def rows(self, sql: str, arrow: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query of our own."""
