@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Literal, get_args
 
 from lakestream.lake.storage import paths
@@ -57,28 +58,32 @@ def stream_of(view: View, name: str) -> str:
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def written(name: str) -> str:
+    """Return a name as it may be written in DuckDB's SQL."""
+    return name if _PLAIN.fullmatch(name) and name.lower() not in _reserved() else doubled(name)
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    """Return the words of DuckDB that are no names of tables."""
+    import duckdb  # the prompt of a server's SQL does not wait for it
+
+    known = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
+    with duckdb.connect() as connection:
+        return frozenset(name for (name,) in connection.execute(known).fetchall())
+
+
 def short_name(name: str) -> str:
     """Return the names with dots between them that mean a stream, for the one between backticks."""
     parts = [paths.name_of(part) for part in name.split("/") if part not in (paths.STREAMS, paths.ACCOUNTS)]
-    quoted = ".".join(part if _PLAIN.fullmatch(part) else doubled(part) for part in parts)
-    return f"accounts.{quoted}" if len(parts) > 1 else quoted
+    return ".".join([*["accounts"] * (len(parts) > 1), *map(written, parts)])
 
 
-def view_name(view: View, stream: str) -> str:
-    """Return the table of a stream by its name between backticks, without them; "" if this view has none of it."""
-    return next((name.replace("`", "") for name in names_of(stream) if name.startswith(f"{view}.")), "")
-
-
-def names_of(stream: str) -> list[str]:
-    """Return the tables of a stream by its name between backticks; none for a stream that is neither."""
+def of_stream(stream: str) -> dict[View, str]:
+    """Return the bucket of a stream, by its name between backticks, for each view that has it; {} for other streams."""
     directory, _, name = stream.rpartition("/")
-    account = directory.removeprefix(f"{paths.ACCOUNTS}/").rpartition(paths.STREAMS)[0].rstrip("/")
-    found = []
-    for view in VIEWS:
-        if name.startswith(_STREAMS[view]):
-            bucket = name.removeprefix(_STREAMS[view])
-            found.append(f"{view}.`{account}/{bucket}`" if account else f"{view}.`{bucket}`")
-    return found
+    account = directory.removeprefix(f"{paths.ACCOUNTS}/").removesuffix(paths.STREAMS)
+    return {view: account + name.removeprefix(_STREAMS[view]) for view in VIEWS if name.startswith(_STREAMS[view])}
 
 
 def select(view: View, rows: str, columns: Iterable[str] = ()) -> str:

@@ -11,15 +11,16 @@ made for each statement and caches what it resolved.
 from __future__ import annotations
 
 import difflib
-import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakestream.lake.last_messages import LastWanted
@@ -48,11 +49,9 @@ from lakestream_sql.explained import BadSql, SqlError, UnknownStream, excerpt
 from lakestream_sql.masking import Masking
 from lakestream_sql.mentions import Mention, Travel
 from lakestream_sql.tokens import names_of_with
-from lakestream_sql.typed import TypedTable
-from lakestream_sql.uncompacted import LastIndex, LiveStreams, QueriedStream, StreamQuery
+from lakestream_sql.uncompacted import LiveStreams, QueriedStream, StreamQuery
 from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
 
-_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000
 # Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
 _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
@@ -61,8 +60,6 @@ _OF_STREAMS = re.compile(f"(?:{paths.ACCOUNTS}/([^/]+)/)?{paths.STREAMS}")
 _NEVER_IN_NAMES = re.compile(r"[\s.*>/\\]")
 MANY_TABLES = 20
 """Tables that the error for an unknown one names."""
-NEVER = 1 << 63
-"""After the last time that a message can have."""
 
 
 class StreamCatalog:
@@ -135,11 +132,13 @@ class StreamCatalog:
         account = paths.DEFAULT_ACCOUNT if found[1] is None else paths.name_of(found[1])
         return QueriedStream(account, paths.name_of(last), f"{self.root}/{directory}/{encoded or last}", name)
 
-    def last_wanted(self, mention: Mention) -> LastWanted | None:
-        """Return the last messages that a mention wants of an index; None for no such mention."""
+    def last_wanted(self, mention: Mention) -> tuple[QueriedStream, LastWanted] | None:
+        """Return the stream of a mention and the last messages that this wants of its index; None for no such
+        mention."""
         if self.live.committed or mention.last is None or mention.travel is not None:
             return None
-        return LastWanted(self.stream(self.resolved(mention).name).stream, mention.last)
+        stream = self.stream(self.resolved(mention).name)
+        return stream, LastWanted(stream.stream, mention.last)
 
     def stream_of(self, mention: Mention) -> str:
         """Return the name of the stream that a mention means; "" for another table, also by a name that no stream can
@@ -148,34 +147,30 @@ class StreamCatalog:
         return "" if _NEVER_IN_NAMES.search(name) else name
 
     def resolved(self, mention: Mention) -> Mention:
-        """Return a mention with the name, and the view, of what there is: the name of a stream alone is spelled as the
-        stream's, and that of a typed view becomes its stream's. `bare` is left for a name of nothing.
+        """Return a mention with the name, and the view, of what there is: that of a typed view becomes its stream's,
+        and a query may write the letters of a name alone small or large. `bare` is left for a name of nothing.
 
         Raises:
-            SqlError: as `spelled`.
+            SqlError: a name may be that of several streams.
         """
-        if mention.bare and (name := self.spelled(mention.name)) is not None:
-            mention = replace(mention, name=name, bare=False)
-        suffix = typed.suffix_of(mention.name)
-        if not suffix or mention.view is not None or self.exists(mention.name):
+        if mention.view is not None:
             return mention
-        return replace(mention, name=mention.name.removesuffix(suffix), view=typed.VIEWS[suffix])
-
-    def spelled(self, name: str) -> str | None:
-        """Return the name of a stream, or of its typed view, whose letters a query may write small or large; None if
-        there is none.
-
-        Raises:
-            SqlError: there are several.
-        """
-        if self.exists(name) or ((suffix := typed.suffix_of(name)) and self.exists(name.removesuffix(suffix))):
-            return name
-        lower = name.lower()
-        found = [table for table in self.tables() if lower in (table.lower() + each for each in ("", *typed.VIEWS))]
-        if len(found) > 1:
-            names = " or ".join(f"delta.`{table}`" for table in found)
-            raise SqlError(f"{name.rpartition('/')[2]} may be several streams: write {names}")
-        return found[0] + lower.removeprefix(found[0].lower()) if found else None
+        endings = {"": None, **typed.VIEWS}
+        named = [
+            (mention.name.removesuffix(each), view) for each, view in endings.items() if mention.name.endswith(each)
+        ]
+        found = [each for each in named if self.exists(each[0])]
+        if mention.bare and not found:
+            lower, tables = mention.name.lower(), self.tables()
+            spelled = (
+                (table, view) for each, view in endings.items() for table in tables if lower == (table + each).lower()
+            )
+            found = list(spelled)
+            if len(found) > 1:
+                names = " or ".join(f"delta.`{table}`" for table, _ in found)
+                raise SqlError(f"{mention.name.rpartition('/')[2]} may be several streams: write {names}")
+        name, view = found[0] if found else named[-1]
+        return replace(mention, name=name, view=view, bare=mention.bare and not found)
 
     def exists(self, name: str) -> bool:
         """Return True if there is a stream of that name, or a table."""
@@ -183,11 +178,6 @@ class StreamCatalog:
 
     def _is_there(self, stream: QueriedStream) -> bool:
         return has_log(self.storage, stream.table) or (bool(stream.stream) and self.live.staged(stream))
-
-    def typed(self, name: str) -> TypedTable | None:
-        """Return the stream's table, existing or not, if there is a schema for payloads."""
-        stream = self.stream(name)
-        return typed.typed_of(stream.table) if stream.stream else None
 
     def log(self, mention: Mention, text: str) -> TableLog:
         """Return the commits of a table.
@@ -205,9 +195,13 @@ class StreamCatalog:
         name, place = mention.name, mention.place
         stream = self.stream(name)
         by_path = text[:place].lower().endswith("delta.")
-        spelled: Callable[[str], str] = "delta.`{}`".format if by_path else buckets.short_name
-        if mention.view in buckets.VIEWS:
-            spelled = functools.partial(buckets.view_name, mention.view)
+
+        def spelled(name: str) -> str:
+            if mention.view not in buckets.VIEWS:
+                return f"delta.`{name}`" if by_path else buckets.short_name(name)
+            bucket = buckets.of_stream(name).get(mention.view)
+            return "" if bucket is None else f"{mention.view}.{buckets.written(bucket)}"
+
         tables = [each for each in self.tables() if spelled(each)]
         known = (
             ", ".join(map(spelled, tables[:MANY_TABLES])) + (" …" if len(tables) > MANY_TABLES else "") or "none yet"
@@ -247,8 +241,11 @@ class StatementSnapshot:
         mentions: all tables of the statement.
         viewer: the user.
 
-    Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name, and `masked`
-    says that some of their fields are hidden.
+    Attributes, once `locate` was called for every mention:
+        arrow: the Arrow tables that the query reads, by name.
+        sources: the queries that stand for tables, with their names.
+        versions: the tables, at their versions.
+        masked: some of their fields are hidden.
     """
 
     def __init__(
@@ -262,25 +259,20 @@ class StatementSnapshot:
         self._sees, self._viewer = viewer.sees, viewer
         self.masked = False
         self._text = text
-        self._wanted = {*filter(None, map(catalog.last_wanted, mentions))}
-        self._indexes: dict[LastWanted, LastIndex | None] = {}
+        wanted = filter(None, map(catalog.last_wanted, mentions))  # an index is read before a view is opened
+        self._indexes = {each: catalog.live.last(stream, each) for stream, each in wanted}
         self._found: dict[Mention, str] = {}
-        self._sources = dict[str, str]()
-        self._typed = dict[str, TypedTable]()
+        self.sources: dict[str, str] = {}
         self._live: dict[str, StreamQuery | None] = {}
         self._logs: dict[str, TableLog] = {}
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
         self.versions: set[str] = set()
 
-    def sources(self) -> Collection[str]:
-        """Return the queries that stand for what was located."""
-        return self._sources
-
     def shown(self, name: str) -> str:
         """Return the name of a column with the names of tables in it: that of a subquery without a name is its text."""
         if "query(" in name:
-            for source, table in self._sources.items():
+            for source, table in self.sources.items():
                 name = name.replace(f"query({literal(source)})", table)
         return name
 
@@ -290,25 +282,14 @@ class StatementSnapshot:
         Raises:
             SqlError: UnknownStream, and so on.
         """
-        mention = self._resolved(mention)
+        mention = self._catalog.resolved(mention)
         if mention.bare and mention.travel is None and mention.last is None and self._catalog.account is None:
             try:
                 self._relation(mention)  # of a stream that is not staged yet, the server may know
             except UnknownStream:
                 return None
-        found = self._counted(mention) or self._with_json(mention, self._shown_rows(mention))
-        self._sources[found] = doubled(mention.name.rpartition("/")[2])
-        return found
-
-    def _resolved(self, mention: Mention) -> Mention:
-        """Return what the catalog makes of a mention; a typed view is one if there is a schema."""
-        found = self._catalog.resolved(mention)
-        if found.view in typed.VIEWS.values():
-            with suppress(UnknownStream):
-                self._relation(replace(found, view=None))  # first: a flush also stages the schema
-            if (table := self._typed.get(found.name) or self._catalog.typed(found.name)) is None:
-                return replace(found, name=f"{found.name}_{found.view}", view=None)
-            self._typed[found.name] = table
+        found = self._counted(mention) or self._with_json(mention, self._masked(mention, self._relation(mention)))
+        self.sources[found] = doubled(mention.name.rpartition("/")[2])
         return found
 
     def _counted(self, mention: Mention) -> str | None:
@@ -326,15 +307,10 @@ class StatementSnapshot:
             rows -= int(self._catalog.engine.rows(hidden, live.arrow)[0][0])
         return f"SELECT true AS row FROM range({rows + live.tail.num_rows})"
 
-    def _shown_rows(self, mention: Mention) -> str:
-        """Return the SELECT of a mention's rows with masks."""
-        found = self._relation(mention)
-        return found if mention.view in buckets.VIEWS else self._masked(mention, found)  # else made of masked rows
-
     def _masked(self, mention: Mention, rows: str) -> str:
         """Return rows of a stream's table, or of its typed views, with the fields masked that the user may not see."""
-        masks = self._masks(mention.name)
-        if not masks.fields:
+        masks = NO_MASKS if mention.view in buckets.VIEWS else self._masks(mention.name)
+        if not masks.fields:  # or made of masked rows
             return rows
         self.masked = True
         stream, engine = self._catalog.stream(mention.name), self._catalog.engine
@@ -393,8 +369,6 @@ class StatementSnapshot:
         files = [] if live.view.state is None else live.view.state.files
         lows, highs = [each.min_subject for each in files], [each.max_subject for each in files]
         if live.tail.num_rows:
-            import pyarrow.compute as pc
-
             found = pc.min_max(live.tail.column("subject")).as_py()
             lows.append(found["min"])
             highs.append(found["max"])
@@ -423,41 +397,43 @@ class StatementSnapshot:
                     f"there is no version {version}; versions {log.versions[0]} to {log.latest} are known"
                 )
         else:
-            at_ns = self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
+            at_ns = self._time_ns(travel.value, mention, "TIMESTAMP AS OF")
             version = version_for_commit_time(log, at_ns, time.time_ns())
         return _every(self._table(log.table, version))
 
     def _derived(self, mention: Mention) -> str:
         """Return the table of a bucket, a typed view, or the table of misfits."""
-        name, view, base = mention.name, mention.view, replace(mention, view=None)
+        name, view, catalog = mention.name, mention.view, self._catalog
+        whole = replace(mention, view=None, subject=None)
+        if view in buckets.VIEWS:
+            try:
+                found = self._masked(whole, self._relation(whole))
+            except UnknownStream:
+                raise catalog.unknown(mention, self._text) from None
+            return buckets.select(view, f"({found})", catalog.engine.columns(found, self.arrow))
         if view == "misfits":
             listed = f"{name}_misfits"
-            is_listed = self._catalog.exists(listed)
-            base = replace(base, subject=None, name=listed if is_listed else name + typed.MISFITS_SUFFIX)
-        elif view in buckets.VIEWS:
-            base = replace(base, subject=None)
-        try:
-            found = self._relation(self._resolved(base))
-        except UnknownStream:
-            if view in typed.VIEWS.values():
-                raise
-            if view != "misfits" or not self._catalog.exists(name):
-                raise self._catalog.unknown(mention, self._text) from None
+            is_listed = catalog.exists(listed)
+            misfits = replace(whole, name=listed if is_listed else f"{name}{typed.MISFITS_SUFFIX}")
+            try:
+                return self._relation(catalog.resolved(misfits))
+            except UnknownStream:
+                if not catalog.exists(name):
+                    raise catalog.unknown(mention, self._text) from None
             raise UnknownStream(
-                f"stream {self._catalog.stream(name).stream} has no schema for its payloads, so it has no table of "
-                f"misfits\n{excerpt(self._text, mention.place)}"
-            ) from None
-        if view == "misfits":
-            return found
-        if view in buckets.VIEWS:
-            found = self._masked(base, found)
-            return buckets.select(view, f"({found})", self._catalog.engine.columns(found, self.arrow))
-        table = self._typed[name]
-        schema = json_schema.parse(table.text)
-        add_functions(self._catalog.engine.connection, typed.duckdb_functions(schema))
-        if view == "json_misfits":
-            return typed.misfits_sql(schema, f"({found})")
-        return typed.view_sql(schema, f"({found})", table.columns, doubled)
+                f"stream {catalog.stream(name).stream} has no schema for its payloads, so it has no table of misfits\n"
+                f"{excerpt(self._text, mention.place)}"
+            )
+        with suppress(UnknownStream):
+            found = self._relation(replace(mention, view=None))  # first: a flush also stages the schema
+            stream = catalog.stream(name)
+            if (table := typed.typed_of(stream.table) if stream.stream else None) is not None:
+                schema = json_schema.parse(table.text)
+                add_functions(catalog.engine.connection, typed.duckdb_functions(schema))
+                if view == "json_misfits":
+                    return typed.misfits_sql(schema, f"({found})")
+                return typed.view_sql(schema, f"({found})", table.columns, doubled)
+        raise catalog.unknown(replace(mention, name=f"{name}_{view}", view=None), self._text)
 
     def _log(self, mention: Mention) -> TableLog:
         if (log := self._logs.get(mention.name)) is None:
@@ -498,11 +474,8 @@ class StatementSnapshot:
     def _view(self, mention: Mention) -> StreamQuery | None:
         """Return the live view of a stream; None where only a table can be read."""
         if mention.name not in self._live:
-            stream, streams = self._catalog.stream(mention.name), self._catalog.live
-            for wanted in self._wanted:  # an index is read before the view is opened
-                if wanted.stream == stream.stream:
-                    self._indexes[wanted] = streams.last(stream, wanted.filters)
-            live = self._live[mention.name] = streams.open(stream, next(self._numbers))
+            stream = self._catalog.stream(mention.name)
+            live = self._live[mention.name] = self._catalog.live.open(stream, next(self._numbers))
             if live is not None:
                 self.arrow.update(live.arrow)
         return self._live[mention.name]
@@ -535,8 +508,6 @@ class StatementSnapshot:
         held = _held(point, REMOVED_COLUMN in self._catalog.engine.columns(_every(table), self.arrow))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
-            import pyarrow as pa
-
             name = f"left_{next(self._numbers)}"
             self.arrow[name] = pa.table({"seq": departure_files.sequences(gone)})
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
@@ -564,32 +535,26 @@ class StatementSnapshot:
 
     def _moment(self, travel: Travel, mention: Mention) -> int:
         """Return the time of as_of in ns: an integer is in ns already, a text is exact, another time has µs."""
-        if travel.text is not None:
-            return instant(travel.text)
-        kind = self._catalog.engine.value(f"typeof({travel.value})")
-        if kind in _INTEGERS:
-            value = self._catalog.engine.value(f"CAST({travel.value} AS HUGEINT)")
-            assert isinstance(value, int)
+        value = self._catalog.engine.value(travel.value) if travel.text is None else travel.text
+        if isinstance(value, int | str) and not isinstance(value, bool):
             return instant(value)
-        if kind == "VARCHAR":
-            return instant(str(self._catalog.engine.value(travel.value)))
-        return self._micros(travel.value, mention, "as_of") * _MICRO
+        return self._time_ns(travel.value, mention, "as_of")
 
-    def _micros(self, value: str, mention: Mention, what: str) -> int:
-        micros = self._catalog.engine.value(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
-        if not isinstance(micros, int):
-            raise BadSql(
-                f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'",
-                self._text,
-                mention.place,
-            )
-        return micros
+    def _time_ns(self, value: str, mention: Mention, what: str) -> int:
+        otherwise = (
+            f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'"
+        )
+        return self._integer(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))", mention, otherwise) * _MICRO
 
     def _number(self, value: str, mention: Mention) -> int:
-        number = self._catalog.engine.value(f"TRY_CAST({value} AS BIGINT)")
-        if not isinstance(number, int):
-            raise BadSql(f"VERSION AS OF takes a version number, not {value}", self._text, mention.place)
-        return number
+        otherwise = f"VERSION AS OF takes a version number, not {value}"
+        return self._integer(f"TRY_CAST({value} AS BIGINT)", mention, otherwise)
+
+    def _integer(self, expression: str, mention: Mention, otherwise: str) -> int:
+        """Return the value of an expression. Raises BadSql with the text `otherwise` if it is no integer."""
+        if isinstance(found := self._catalog.engine.value(expression), int):
+            return found
+        raise BadSql(otherwise, self._text, mention.place)
 
 
 def _every(table: str) -> str:
@@ -608,4 +573,6 @@ def _reaches(point: Point, live: StreamQuery) -> bool:
     """Return True if a point is after the first message that is not in the table yet."""
     if not live.table:
         return True
-    return point.seq > live.view.table_last_seq if point.seq else point.before_ns > (live.tail_begins_ns or NEVER)
+    if point.seq:
+        return point.seq > live.view.table_last_seq
+    return bool(live.tail.num_rows) and point.before_ns > int(live.tail.column("time_ns")[0].as_py())

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import typer
 
@@ -29,9 +29,6 @@ from lakestream.spark import ENTRY_POINTS
 from lakestream_sql import TAIL_BYTES, Timestamps
 from lakestream_sql.completion import DELIMITERS, Completer
 from lakestream_sql.tokens import Language, split
-
-if TYPE_CHECKING:
-    pass
 
 HISTORY_LENGTH = 1000
 INTERRUPTED = 130

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import duckdb
-import msgspec
 
 from lakestream.lake.last_messages import LastPage, LastWanted
 from lakestream.lake.storage import paths
@@ -219,7 +218,7 @@ class Session:
             try:
                 streams[catalog.stream_of(mention)] = None
                 if (wanted := catalog.last_wanted(mention)) is not None:
-                    last[wanted] = None
+                    last[wanted[1]] = None
             except UnknownStream as error:  # of another account
                 raise UnknownStream(f"{error}\n{explained.excerpt(text, mention.place)}") from None
         streams.pop("", None)
@@ -295,9 +294,7 @@ class Session:
             result = Result(self.engine.connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
         elif statement.kind == "history":
             (mention,) = statement.mentions()
-            if mention.bare and (name := self._catalog.spelled(mention.name)) is not None:
-                mention = msgspec.structs.replace(mention, name=name)
-            result = self._history(mention, text)
+            result = self._history(self._catalog.resolved(mention), text)
         else:
             return self._execute(statement, text, described)
         if described is not None:
@@ -312,7 +309,7 @@ class Session:
             edited = rewrite(statement, snapshot.locate)
             query = edited.text
             restricted = snapshot.masked or self.viewer.sees is not None
-            self.engine.check(query, snapshot.sources(), statement.prefix, restricted=restricted)
+            self.engine.check(query, snapshot.sources, statement.prefix, restricted=restricted)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
@@ -334,7 +331,7 @@ class Session:
                     described(result.columns, result.types)
                 return result
             except duckdb.IOException as error:
-                if not snapshot.sources():  # of a file that the query names by itself
+                if not snapshot.sources:  # of a file that the query names by itself
                     raise self._explained(explained.read(error), text, None, statement, snapshot) from None
                 failure: Exception = error
             except (duckdb.InternalException, duckdb.FatalException) as error:
@@ -369,7 +366,7 @@ class Session:
             offset = statement.place(place)
 
         def columns() -> list[str]:
-            return [name for each in snapshot.sources() for name in self.engine.columns(each, snapshot.arrow)]
+            return [name for each in snapshot.sources for name in self.engine.columns(each, snapshot.arrow)]
 
         return BadSql(explained.advised(said, columns), text, offset)
 
@@ -377,7 +374,8 @@ class Session:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
             progress = self._catalog.progress(stream) if self.viewer.sees is None else (None, None, None)
-            rows += [(name, *progress) for name in (f"delta.`{stream.name}`", *buckets.names_of(stream.name))]
+            names = ("delta", stream.name), *buckets.of_stream(stream.name).items()
+            rows += [(f"{view}.`{name}`", *progress) for view, name in names]
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, mention: Mention, text: str) -> Result:

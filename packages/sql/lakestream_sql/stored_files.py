@@ -48,10 +48,6 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc]
         """Return name, size and type of a file. Raises FileNotFoundError."""
         return {"name": path, "size": self._find(path)[1], "type": "file"}
 
-    def exists(self, path: str, **_: Any) -> bool:
-        """Return True if there is such a file."""
-        return _plain(path) in self._files
-
     def glob(self, path: str, **_: Any) -> list[str]:
         """Return the path itself if there is such a file: DuckDB takes every path for a pattern."""
         return [path] if self.exists(path) else []

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.errors import BadPolicy, VersionGone
+from lakestream.lake.errors import BadPolicy, DamagedLog
 from lakestream.lake.staging.staging import live_identity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import policy, schema
+from lakestream.lake.table.at import NotATable, open_log
 from lakestream.lake.table.json_schema import JsonSchema, parse
-from lakestream.lake.table.scan import Scan
-from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, ticked
+from lakestream.lake.table.schema import JSON_SCHEMA_PROPERTY, column_names, ticked
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
@@ -30,11 +31,6 @@ VIEWS: dict[str, Literal["json_misfits", "json"]] = {MISFITS_SUFFIX: "json_misfi
 VIEW_COLUMNS = ("subject", "seq", "time", "time_ns", "headers")
 """Columns of the stream's table that its view has, before the typed ones; of an archive also `removed_time_ns`."""
 _LOADERS = 8
-
-
-def suffix_of(name: str) -> str:
-    """Return the ending of the name of a typed view; "" for other names."""
-    return next(filter(name.endswith, VIEWS), "")
 
 
 # The views as SQL
@@ -91,42 +87,28 @@ def typed_tables(lake: str) -> list[TypedTable]:
 def _look_or_pass(path: str) -> TypedTable | None:
     try:
         return typed_of(path)
-    except VersionGone:
+    except (DamagedLog, FileNotFoundError):
         return None
 
 
 def typed_of(path: str) -> TypedTable | None:
     """Return the stream of a table, which need not exist, with its schema: the stream's, else its table's. None where
     there is neither."""
-    asked = _asked(path)
-    try:
-        scan = Scan(path)
-    except FileNotFoundError:
-        return asked
-    properties = scan.metadata.configuration
-    text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
-    if asked is not None:  # the table gets the property with its next commit
-        text, stream = asked.text, asked.stream
-    if text is None or stream is None:
-        return None
-    return TypedTable(stream, path, text, tuple(scan.names))
-
-
-def _asked(path: str) -> TypedTable | None:
-    """Return what the live stream of a table says in the staging area, if it names a schema."""
-    storage = open_storage(path)
     base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
-    newest = live_identity(storage, f"{base}/{paths.SEGMENTS}/{directory}")
-    if newest is None:
-        return None
+    live, made = live_identity(open_storage(path), f"{base}/{paths.SEGMENTS}/{directory}"), True
+    text, stream, columns = None, None, list[str]()
     try:
-        wanted = policy.of_config(bytes(newest.config))
-    except BadPolicy:
-        return None
-    if wanted.json_schema is None:
-        return None
-    names = (*schema.TABLE_COLUMNS, *([schema.REMOVED_COLUMN] if wanted.archive else []))
-    return TypedTable(newest.name, path, wanted.json_schema, names, made=False)
+        log = open_log(path)
+        metadata = log.metadata_of(log.latest)
+        columns, properties = column_names(metadata["schemaString"]), metadata.get("configuration") or {}
+        text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
+    except NotATable:
+        made = False
+    with suppress(BadPolicy):
+        if live is not None and (wanted := policy.of_config(bytes(live.config))).json_schema is not None:
+            text, stream = wanted.json_schema, live.name  # the table gets the property with its next commit
+            columns = columns or [*schema.TABLE_COLUMNS, *[schema.REMOVED_COLUMN] * wanted.archive]
+    return None if text is None or stream is None else TypedTable(stream, path, text, tuple(columns), made)
 
 
 # The engines

@@ -7,6 +7,7 @@ limit of what is read into memory, and asking the server for its index.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -125,37 +126,45 @@ class UncompactedTooLarge(SqlError):
         )
 
 
-class StreamQuery(msgspec.Struct, frozen=True):
+class StreamQuery:
     """A stream's live view for one statement, as SQL for DuckDB.
 
-    `table` is the FROM item of the table, "" while there is none; `source` is that without empty columns. `arrow` are
-    the Arrow tables that its SQL reads, by name. `tail`: the uncompacted messages, `beyond` their SELECT, "" for none.
-    `hidden`: the condition for rows of the table that are left out; "" for none. `is_whole`: the table is all of it.
-    `living`: returns the SELECT of the rows of a FROM item of the table that are not left out.
+    Args:
+        view: the view.
+        table: the FROM item of its table; "" while there is none.
+        tail: the uncompacted messages.
+        number: makes the names of Arrow tables unique within the statement.
+
+    Attributes:
+        source: the FROM item of the table without its empty columns.
+        hidden: the condition for rows of the table that are left out; "" for none.
+        arrow: the Arrow tables that the SQL reads, by name.
     """
 
-    table: str
-    source: str
-    arrow: dict[str, Any]
-    tail: Any
-    beyond: str
-    hidden: str
-    is_whole: bool
-    view: StreamView
-    living: Callable[[str], str]
+    def __init__(self, view: StreamView, table: str, tail: Any, number: int) -> None:
+        self.view, self.table, self.tail = view, table, tail
+        self.source, self.hidden = table and _filled(table, view), view.hidden_sql() or ""
+        self.arrow = dict[str, Any]()
+        self._shown, self._where, self._beyond = view, "", ""
+        if table and len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
+            gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
+            self.arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
+            self._where = f"seq NOT IN (SELECT seq FROM gone_{number})"
+            self._shown = msgspec.structs.replace(view, hidden=DeletedMessages(view.hidden.floor))
+            floor = self._shown.hidden_sql()
+            self.hidden = f"NOT ({self._where})" + (f" OR {floor}" if floor else "")
+        if tail.num_rows or not table:
+            self.arrow[f"tail_{number}"] = tail
+            self._beyond = selected(f"tail_{number}", tail)
 
     def select(self, source: str = "") -> str:
         """Return a SELECT of the stream. `source`: the FROM item of the table, where the whole one is not wanted."""
-        source = source or self.source
-        if self.is_whole and source == self.table:
+        view, source = self.view, source or self.source
+        removed = REMOVED_COLUMN if view.has_removed else None
+        if source == self.table and not (self._beyond or self.hidden) and view.removed_sql() == removed:
             return f"SELECT * FROM {source}"
-        parts = [self.living(source) if self.table else "", self.beyond]
-        return " UNION ALL BY NAME ".join(filter(None, parts))
-
-    @property
-    def tail_begins_ns(self) -> int | None:
-        """Return the time of the first uncompacted message; None for no message."""
-        return self.tail.column("time_ns")[0].as_py() if self.tail.num_rows else None
+        living = source and self._shown.table_sql(source, [*view.columns, *view.typed_names], self._where)
+        return " UNION ALL BY NAME ".join(filter(None, (living, self._beyond)))
 
 
 class LiveStreams:
@@ -242,21 +251,19 @@ class LiveStreams:
             return 0
 
     def _view(self, stream: QueriedStream) -> StreamView | None:
-        why = self._cannot_ask(stream)
         opened = partial(open_view, self._root, stream.stream, stream.account, followers=self._followers)
-        if self._server is not None and not why:
-            flusher = self._flusher(stream.account)
+        why = ""
+        if self._server is not None:
             try:
-                view = opened(timeout=self._server.timeout, flusher=flusher)
+                view = opened(timeout=self._server.timeout, flusher=self._flusher(stream.account))
                 return self._with_notice(view, "" if view.flushed else view.note)
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
                 self.close()  # other servers may run by the next time
         try:
-            view = opened(flush=False)
+            return self._with_notice(opened(flush=False), why)
         except StreamNotFound:
             return None
-        return self._with_notice(view, why)
 
     def _flusher(self, account: str) -> Flusher | None:
         """Return the connection for streams of an account; None when the lake names no server."""
@@ -267,27 +274,18 @@ class LiveStreams:
                 self._flushers[account] = found
         return found
 
-    def last(self, stream: QueriedStream, filters: tuple[str, ...]) -> LastIndex | None:
+    def last(self, stream: QueriedStream, wanted: LastWanted) -> LastIndex | None:
         """Return the last messages of subjects as the server's index has them; None when it cannot be asked.
 
         An index serves the views that are opened behind it.
         """
-        wanted = LastWanted(stream.stream, filters)
-        if wanted in self.given:
-            return self.given[wanted]
-        if self._server is None or self._cannot_ask(stream):
-            return None
-        try:
-            flusher = self._flusher(stream.account)
-            return None if flusher is None else index_of(flusher.last(stream.stream, filters, self._server.timeout))
-        except LakeError:
-            return None  # the flush that follows tells why
-
-    def _cannot_ask(self, stream: QueriedStream) -> str:
-        """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
-        if self._server is None or stream.account == paths.DEFAULT_ACCOUNT or self._server.credentials.arguments():
-            return ""
-        return f"the server is not asked for streams of account {stream.account} without --user or --creds"
+        found = self.given.get(wanted)
+        if self._server is None or found is not None:
+            return found
+        with suppress(LakeError):  # the flush that follows tells why
+            if (flusher := self._flusher(stream.account)) is not None:
+                return index_of(flusher.last(wanted.stream, wanted.filters, self._server.timeout))
+        return None
 
     def _with_notice(self, view: StreamView, why: str) -> StreamView:
         """Report once that a view may lack messages which a server could have."""
@@ -310,22 +308,5 @@ class LiveStreams:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
-        table, seen = "" if view.version is None else self._views.place(view.table, view.version), view
-        arrow: dict[str, Any] = {}
-        rows = view.tail(self._kept(view))
-        as_it_is, hidden = REMOVED_COLUMN if view.has_removed else None, view.hidden_sql() or ""
-        is_whole = bool(table) and not rows.num_rows and not view.hidden_sql() and view.removed_sql() == as_it_is
-        where, beyond = "", ""
-        if table and len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
-            gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
-            arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
-            dead = DeletedMessages(view.hidden.floor)
-            view = msgspec.structs.replace(view, hidden=dead)
-            where = f"seq NOT IN (SELECT seq FROM gone_{number})"
-            hidden = f"NOT ({where})" + (f" OR {floor}" if (floor := view.hidden_sql()) else "")
-        if not table or rows.num_rows:
-            arrow[f"tail_{number}"] = rows
-            beyond = selected(f"tail_{number}", rows)
-        living = partial(view.table_sql, columns=[*view.columns, *view.typed_names], where=where)
-        source = table and _filled(table, view)
-        return StreamQuery(table, source, arrow, rows, beyond, hidden, is_whole, seen, living)
+        table = "" if view.version is None else self._views.place(view.table, view.version)
+        return StreamQuery(view, table, view.tail(self._kept(view)), number)
