@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from lakestream.lake.errors import LakeError
-from lakestream_sql.buckets import short_name
+from lakestream_sql.buckets import short_name, written
 from lakestream_sql.tokens import Language, SqlToken, tokens
 
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "LIMIT", "JOIN", "USING", "HAVING", "WITH", "UNION", "DISTINCT"),
-    *("BETWEEN", "INTERVAL", "VERSION", "TIMESTAMP", "DESCRIBE", "HISTORY", "EXPLAIN", "SHOW", "TABLES"),
+    *("BETWEEN", "INTERVAL", "VERSION", "TIMESTAMP", "DESCRIBE", "SUMMARIZE", "HISTORY", "EXPLAIN", "SHOW", "TABLES"),
 )
 DELIMITERS = " \t\n,;()[]{}=<>+-*/%|!:'"
 """Characters between words."""
@@ -72,20 +72,19 @@ class Completer:
     def _columns_named(self, names: list[SqlToken]) -> list[str]:
         """Return the columns of the tables that some names mean."""
         columns = list[str]()
-        for name, table in self._tables.items():
-            own = {name.lower(), table.lower(), table.lower().rpartition("/")[2], name.lower().rpartition(".")[2]}
-            if any(token.name.lower() in own for token in names):
-                columns += self._columns_of(table)
+        for listed in self._tables.values():
+            table = listed.partition(".")[2].strip("`").lower()
+            if any(token.name.lower() in (table, table.rpartition("/")[2]) for token in names):
+                columns += self._columns_of(listed)
         return columns
 
     @cached_property
     def _tables(self) -> dict[str, str]:
         """Return the names of tables: as they may be written, and as the session lists them."""
         listed = self._first("SHOW TABLES")
-        if self._language == "spark":
-            return {name: name for name in listed}
-        names = (name.removeprefix("delta.`").removesuffix("`") for name in listed)
-        return {short_name(name) if "`" not in name else name.replace("`", ""): name for name in names}
+        return (
+            {each: each for each in listed} if self._language == "spark" else {_written(each): each for each in listed}
+        )
 
     @cached_property
     def _functions(self) -> list[str]:
@@ -93,8 +92,7 @@ class Completer:
 
     def _columns_of(self, table: str) -> list[str]:
         if table not in self._columns:
-            name = table if "`" in table else f"delta.`{table}`"
-            self._columns[table] = self._first(f"DESCRIBE {name}")
+            self._columns[table] = self._first(f"DESCRIBE {table}")
         return self._columns[table]
 
     def _first(self, statement: str) -> list[str]:
@@ -103,6 +101,12 @@ class Completer:
             return [str(row[0]) for rows in self._ask(statement) for row in rows]
         except LakeError:
             return []
+
+
+def _written(listed: str) -> str:
+    """Return the shortest name of a table, for the one that DuckDB's session lists."""
+    view, _, name = listed.rstrip("`").partition(".`")
+    return short_name(name) if view == "delta" else f"{view}.{written(name)}"
 
 
 def _called(names: list[SqlToken], called: str) -> list[SqlToken]:

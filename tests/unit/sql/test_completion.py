@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import deltalake
+import duckdb
 import pyarrow as pa
 import pytest
 
+import lakestream_console
+from lakestream_sql.buckets import written
 from lakestream_sql.completion import Completer
+from lakestream_sql.parser import SqlParser
 from lakestream_sql.session import Session
+from tests.clients.npm import NODE
 
 pytestmark = pytest.mark.unit
+
+PARSER = SqlParser(duckdb.connect())
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     root = tmp_path_factory.mktemp("lake")
     rows = pa.table({"seq": [1], "subject": ["a"], "data": pa.array([b"1"], pa.binary())})
-    for name in ("streams/ORDERS", "streams/my-orders", "accounts/ACME/streams/OTHER", "streams/KV_conf"):
+    for name in (
+        *(
+            "streams/ORDERS",
+            "streams/my-orders",
+            "accounts/ACME/streams/OTHER",
+            "streams/KV_conf",
+            "streams/OBJ_my-files",
+        ),
+        *("accounts/ACME/streams/KV_rates", "streams/GROUP"),
+    ):
         deltalake.write_deltalake(root / name, rows)
     with Session(root) as session:
         yield session
@@ -30,9 +49,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         ("SELECT * FROM ", "OR", ["ORDERS"]),
         ("SELECT * FROM ", "or", ["ORDERS"]),
         ("SELECT * FROM ", '"my', ['"my-orders"']),
-        ("SELECT 1;\nDESCRIBE ", "acc", ["accounts.ACME.OTHER"]),
-        ("FROM a JOIN ", "kv", ["KV_conf", "kv.conf", "kv_history.conf"]),
-        ("FROM ORDERS SELECT ", "su", ["subject"]),
+        ("SELECT 1;\nDESCRIBE ", "acc", ["accounts.ACME.KV_rates", "accounts.ACME.OTHER"]),
+        ("FROM a JOIN ", "kv.", ["kv.conf", 'kv."ACME/rates"']),
+        ("FROM ", "obj", ['obj."my-files"']),
+        ("FROM ", "kv_h", ["kv_history.conf", 'kv_history."ACME/rates"']),
+        ("FROM ", '"gr', ['"GROUP"']),
+        ("FROM ORDERS SELECT ", "su", ["subject", "SUMMARIZE"]),
         ("FROM orders WHERE ", "js", ["json"]),
         ('FROM "my-orders" WHERE ', "se", ["seq", "SELECT"]),
         ("SELECT ", "betw", ["BETWEEN"]),
@@ -73,7 +95,8 @@ def test_table_functions_stand_behind_from(session: Session) -> None:
 
 def test_readline_gets_one_after_the_other(session: Session) -> None:
     completer = Completer(session.run, "duckdb", lambda: ("FROM ", ""))
-    assert [completer.complete("kv", state) for state in range(4)] == ["KV_conf", "kv.conf", "kv_history.conf", None]
+    found = ["KV_conf", "kv.conf", "kv_history.conf", 'kv."ACME/rates"', 'kv_history."ACME/rates"', None]
+    assert [completer.complete("kv", state) for state in range(6)] == found
 
 
 def test_sparks_names_are_those_that_it_lists() -> None:
@@ -82,3 +105,22 @@ def test_sparks_names_are_those_that_it_lists() -> None:
     completer = Completer(lambda text: [[(name,) for name in answers[text]]], "spark", lambda: ("", ""))
     assert completer.candidates("del", "SELECT * FROM ") == ["delta.`streams/ORDERS`"]
     assert completer.candidates("exp", "SELECT ") == ["explode(", "EXPLAIN"]
+
+
+def test_every_name_is_written_as_duckdb_takes_it_at_the_prompt_and_in_the_console() -> None:
+    words = [row[0] for row in duckdb.sql("SELECT keyword_name FROM duckdb_keywords()").fetchall()]
+    names = [*words, "ORDERS", "my-orders", 'a"b', "é", "3"]
+    module = Path(lakestream_console.__file__).parent / "static/js/lib/completion.js"
+    script = (
+        "globalThis.location = { hash: '', pathname: '/' }; globalThis.document = { querySelector: () => null };"
+        f"const {{ written }} = await import({json.dumps(str(module))});"
+        f"console.log(JSON.stringify({json.dumps(names)}.map(written)));"
+    )
+    node = [str(NODE), "--input-type=module", "-e", script]
+    by_console = json.loads(subprocess.run(node, capture_output=True, check=True, timeout=60).stdout)
+    for shown in ([*map(written, names)], by_console):
+        for name, each in zip(names, shown, strict=True):
+            tree = PARSER.tree(f"SELECT * FROM {each} AS t")
+            assert tree["node"]["from_table"]["table_name"] == name, each
+        plain = ("none", "version", "ORDERS")
+        assert [shown[names.index(each)] for each in (*plain, "order")] == [*plain, '"order"']

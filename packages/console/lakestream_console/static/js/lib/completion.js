@@ -6,6 +6,16 @@ const KEPT_MS = 60000;
 const KEYWORDS = ("SELECT FROM WHERE GROUP ORDER LIMIT JOIN USING HAVING WITH UNION DISTINCT BETWEEN INTERVAL VERSION " +
   "TIMESTAMP DESCRIBE SUMMARIZE HISTORY EXPLAIN").split(" ");
 const TABLE_FUNCTIONS = ["as_of(", "last("];
+/** Words of DuckDB that are no names of tables. */
+const RESERVED = new Set((
+  "all analyse analyze and anti any array as asc asof asymmetric at authorization binary both by case cast " +
+  "check collate collation column concurrently constraint create cross default deferrable desc describe " +
+  "distinct do else end except false fetch for foreign freeze from full glob group having ilike in initially " +
+  "inner intersect into is isnull join lambda lateral leading left like limit natural not notnull null offset " +
+  "on only or order outer overlaps pivot pivot_longer pivot_wider placing positional primary qualify references " +
+  "returning right select semi show similar some summarize symmetric table tablesample then to trailing true " +
+  "union unique unpack unpivot using variadic verbose when where window with"
+).split(" "));
 const asked = new Map();
 
 /** Return the rows of a statement's answer, asked once a minute. */
@@ -24,7 +34,8 @@ function rowsOf(statement) {
 const first = (statement) => rowsOf(statement).then((rows) => rows.map(([name]) => String(name)), () => []);
 
 /** Return a name as it is written in SQL. */
-export const written = (name) => (/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
+export const written = (name) => (/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) && !RESERVED.has(name.toLowerCase())
+  ? name : `"${name.replaceAll('"', '""')}"`);
 
 /** Return the columns of a stream's table: [[name, type]]. */
 export const columnsOf = (stream) => rowsOf(`DESCRIBE delta.\`streams/${stream}\``);
