@@ -1,15 +1,15 @@
 """Row groups of data files: which of them a message may be in, by the bounds in the files' footers.
 
-Belongs here: reading and checking a footer, the bounds of its row groups as few arrays, and the footers and deletion
-vectors that are kept, within a limit of bytes. scan.py reads the rows.
+Belongs here: reading and checking a footer, the bounds of its row groups as few arrays, the sequences in a row group,
+and what is kept of files, within a limit of bytes. scan.py reads the rows.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,7 +25,8 @@ from lakestream.lake.table.schema import END, LAST_TEXT
 T = TypeVar("T")
 
 FOOTER_BYTES = 32 * 1024 * 1024
-"""Default limit of the footers, places of pages and deletion vectors that a server keeps, of all tables, in bytes."""
+"""Default limit of the footers, sequences, places of pages and deletion vectors that a server keeps, of all tables, in
+bytes."""
 _GUESS = 64 * 1024  # bytes of a file's end, read at once: enough for most footers
 _DECODED = 12  # bytes of a decoded footer for each byte in the file, as measured
 _GROUP_BYTES = 400  # of the bounds of one row group
@@ -136,8 +137,42 @@ def _bounds(group: Any, place: int | None, low: T, high: T) -> tuple[T, T]:
         return low, high
 
 
+class GroupSeqs(NamedTuple):
+    """Sequences of the rows of a row group, in their order: the lowest, and how far beyond it each is.
+
+    A message of a table by day and country may be in any of the day's files. The bounds of all of them have it, so only
+    the sequences tell where it is; most groups need two bytes a row.
+    """
+
+    low: int
+    beyond: Any
+
+    @classmethod
+    def of(cls, seqs: Any) -> GroupSeqs:
+        """Return the sequences of an array."""
+        low = int(seqs.min(initial=END))
+        beyond = seqs - low
+        return cls(low, beyond.astype(np.min_scalar_type(int(beyond.max(initial=0)))))
+
+    @property
+    def cost(self) -> int:
+        """Return the bytes of memory, roughly."""
+        return 400 + int(self.beyond.nbytes)
+
+    def places(self, seqs: Sequence[int]) -> Any:
+        """Return the rows that have one of these sequences."""
+        asked = np.asarray(seqs, np.int64) - self.low
+        asked = asked[(asked >= 0) & (asked <= np.iinfo(self.beyond.dtype).max)].astype(self.beyond.dtype)
+        there = self.beyond == asked if len(asked) == 1 else np.isin(self.beyond, asked)
+        return np.flatnonzero(there)
+
+    def at(self, places: Any) -> Any:
+        """Return the sequences of some rows."""
+        return self.beyond[places].astype(np.int64) + self.low
+
+
 class Footers:
-    """Footers, places of pages and deletion vectors that were used last. Safe for use by several threads.
+    """What was used last of footers, sequences, places of pages and deletion vectors. Safe for use by several threads.
 
     Attributes:
         size: estimated bytes of all that is kept.

@@ -34,7 +34,7 @@ from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.pages import ColumnPages, Read, find_pages, is_flat, small_file
-from lakestream.lake.table.row_groups import FileFooter, Footers, read_footer
+from lakestream.lake.table.row_groups import FileFooter, Footers, GroupSeqs, read_footer
 from lakestream.lake.table.schema import (
     FORMAT_COLUMN,
     REMOVED_COLUMN,
@@ -57,6 +57,8 @@ _GONE = "Object at location"
 """Part of the text of the bare Exception that the query engine raises for a file that is not there."""
 PIECE_BYTES = 32 * 1024 * 1024
 """Decoded size of the rows of a file that are looked at together; of a larger row group, its pages."""
+KEPT_ROWS = 262_144
+"""Maximum number of rows of a row group whose sequences are kept once they were decoded: 2 MiB at most."""
 _CHECKED = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN)) - {"time"}
 """Columns whose types are checked in each file."""
 
@@ -342,16 +344,33 @@ class FileReader:
         looked = [name for name in names if name == "seq" or (name == "subject" and pick.seqs is None)]
         others = [name for name in names if name not in looked]
         for number in numbers:
-            for at, rows in self._pieces(path, footer, [number], looked):
-                chosen = np.flatnonzero(_wanted(rows, pick, file))
-                if not len(chosen):
-                    continue
-                positions = at[chosen]
+            for positions, rows in self._chosen(path, footer, number, looked, pick, file):
                 more = self._of_rows(path, footer, number, others, positions - footer.starts[number])
-                rows = rows.take(pa.array(chosen))
                 for name, column in more.items():
                     rows = rows.append_column(name, column)
                 yield positions, rows
+
+    def _chosen(
+        self, path: str, footer: FileFooter, number: int, looked: Sequence[str], pick: Pick, file: TableFile
+    ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
+        """Yield (positions in the file, rows) of the wanted rows of a row group, of the columns by which they are."""
+        start, end = footer.starts[number : number + 2].tolist()
+        if pick.seqs is not None and end - start <= KEPT_ROWS:
+            load = partial(self._seqs, path, footer, number)
+            seqs = self._footers.get((path, f"{number}/"), load, attrgetter("cost"))
+            if len(places := seqs.places(pick.seqs)):
+                yield start + places, pa.table({"seq": seqs.at(places)})
+            return
+        for at, rows in self._pieces(path, footer, [number], looked):
+            if len(places := np.flatnonzero(_wanted(rows, pick, file))):
+                yield at[places], rows.take(pa.array(places))
+
+    def _seqs(self, path: str, footer: FileFooter, number: int) -> GroupSeqs:
+        with self._opened(path, footer, [number], ["seq"]) as parquet:
+            column = parquet.read_row_group(number, columns=["seq"], use_threads=False).column(0)
+        if column.null_count:
+            raise ValueError("its column seq lacks values")
+        return GroupSeqs.of(column.to_numpy())
 
     def _of_rows(
         self, path: str, footer: FileFooter, number: int, names: Sequence[str], rows: np.ndarray[Any, Any]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
@@ -105,6 +106,30 @@ def test_messages_that_were_read_keep_no_pages_in_memory(tmp_path: Path) -> None
         assert [each.seq for each in history.read_many([seq])] == [seq]
     assert len(history.read(1, 20_000, 5)) == 5
     assert pa.total_allocated_bytes() - before < 1 << 20, "decoded footers"
+
+
+def test_a_message_of_one_of_many_files_is_found_by_sequences_that_were_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [record(seq) for seq in range(1, 701)]  # a file for each of seven subjects, with sequences from 1 to 700
+    write(tmp_path / "t", stored)
+    opened: list[object] = []
+    original = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda *place, **more: (opened.append(place), original(*place, **more))[1])
+
+    def read(history: TableHistory, seq: int) -> int:
+        opened.clear()
+        assert history.read(seq, seq, 1) == [stored[seq - 1]]
+        return len(opened)
+
+    history = TableHistory(str(tmp_path / "t"))
+    first = [read(history, seq) for seq in range(7, 0, -1)]
+    assert sum(first) > 7
+    assert {read(history, seq) for seq in range(700, 500, -13)} == {min(first)}, "one file, for its pages"
+    cache = BlockCache()
+    cache.footers.max_bytes = 1
+    history = TableHistory(str(tmp_path / "t"), cache)
+    assert max(read(history, seq) for seq in range(700, 500, -13)) > min(first), "without room they are decoded again"
 
 
 @pytest.mark.parametrize("bucketed", [False, True])
