@@ -34,6 +34,8 @@ OFF, REJECT, WITH_TAG = "off", "reject", "tag"
 VALIDATIONS = (OFF, REJECT, WITH_TAG)
 """Values of `VALIDATE_KEY`; OFF is the default."""
 HEADER = b"Nats-Schema"
+TABLE_KEY, CDC_KEY = "lakestream.table", "lakestream.cdc"
+"""Metadata of a stream: its upsert table, and the envelope of the changes of rows in its payloads."""
 DELETIONS = (b"KV-Operation", b"Nats-Marker-Reason")
 """Headers of messages without a payload that stand for a deletion: they have no schema."""
 UNKNOWN = "schema"

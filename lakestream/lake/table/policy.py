@@ -61,7 +61,15 @@ from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.subjects import publishable
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.naming import MISFITS_SUBJECT_KEY, OFF, SCHEMA_KEY, VALIDATE_KEY, VALIDATIONS
+from lakestream.schemas.naming import (
+    CDC_KEY,
+    MISFITS_SUBJECT_KEY,
+    OFF,
+    SCHEMA_KEY,
+    TABLE_KEY,
+    VALIDATE_KEY,
+    VALIDATIONS,
+)
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -76,7 +84,6 @@ RESERVE_KEY = "lakestream.reserve"
 DATA_KEY = "lakestream.data"
 DROP_DATA = "drop-when-typed"
 FOLLOW = "follow"
-TABLE_KEY, CDC_KEY = "lakestream.table", "lakestream.cdc"
 MISFITS_KEEP_KEY = "lakestream.misfits.keep"
 MAX_KEYS = 8
 """Maximum number of key fields of an upsert table."""
@@ -194,6 +201,13 @@ class KeyedPolicy(msgspec.Struct, frozen=True):
 
     fields: tuple[str, ...] = ()
     cdc: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns of the key fields: a field `time` is in the column `time_`."""
+        from lakestream.schemas.columns import column_names  # as for `typed_terms`
+
+        return column_names(self.fields, root=True)
 
 
 class AsOfAsked(msgspec.Struct, frozen=True):

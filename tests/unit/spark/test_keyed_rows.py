@@ -71,6 +71,27 @@ def test_rows_by_several_fields_and_an_operation() -> None:
     assert "data" not in found.rows.column_names
 
 
+def test_key_fields_may_have_the_names_of_columns_that_every_table_has() -> None:
+    rows: list[dict[str, Any]] = [{"time_": 7, "seq_": "a"}, {"time_": 7, "seq_": "b"}, {"time_": 7, "seq_": "a"}]
+    policy = KeyedPolicy(("time", "seq"))
+    found = changes(messages(rows, time_=pa.int64(), seq_=pa.string()), policy)
+    assert [(row["seq"], row["time_"], row["seq_"]) for row in found.rows.to_pylist()] == [(2, 7, "b"), (3, 7, "a")]
+    state = pa.struct([("subject", pa.string()), ("by_day", pa.int64())])
+    one, two = {"subject": "x", "by_day": 1}, {"subject": "y", "by_day": 2}
+    events: list[dict[str, Any]] = [
+        {"before": None, "after": one, "op": "c"},
+        {"before": None, "after": two, "op": "c"},
+        {"before": one, "after": None, "op": "d"},
+    ]
+    envelope = messages(events, before=state, after=state, op=pa.string())
+    found = changes(envelope, KeyedPolicy(("subject",), "debezium"))
+    assert [(row["subject_"], row["by_day_"]) for row in found.rows.to_pylist()] == [("y", 2)]
+    assert sorted(found.keys.to_pylist()) == ["x", "y"]
+    marked: list[dict[str, Any]] = [{"id": 1, "data_": "insert"}, {"id": 1, "data_": "delete"}]
+    found = changes(messages(marked, id=pa.int64(), data_=pa.string()), KeyedPolicy(("id",), "op:$.data"))
+    assert (found.rows.num_rows, found.keys.to_pylist()) == (0, ["1"])
+
+
 STATE = pa.struct([("id", pa.int64()), ("name", pa.string())])
 
 

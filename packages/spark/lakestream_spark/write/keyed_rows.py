@@ -73,15 +73,16 @@ def changes(messages: pa.Table, policy: KeyedPolicy) -> KeyedChanges:
     values = _payload(messages, keep_data=False)
     deleted = _false(len(messages))
     if policy.cdc:
-        deleted = _tells_deletion(_field(values, policy.cdc.removeprefix("op:$.")))
-    return _last(values, _events(key_texts(values, policy.fields), deleted), 0, False)
+        (column,) = column_names([policy.cdc.removeprefix("op:$.")], root=True)
+        deleted = _tells_deletion(_field(values, column))
+    return _last(values, _events(key_texts(values, policy.columns), deleted), 0, False)
 
 
-def key_texts(rows: pa.Table, fields: Sequence[str]) -> pa.Array:
-    """Return the key of each row as a text; NULL where a field is."""
-    if not fields:
+def key_texts(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """Return the key of each row as a text; NULL where a column is."""
+    if not columns:
         return _combined(rows.column("subject"))
-    parts = [_text(_field(rows, field)) for field in fields]
+    parts = [_text(_field(rows, column)) for column in columns]
     if len(parts) == 1:
         return parts[0]
     sized = []
@@ -100,17 +101,17 @@ def _of_envelope(messages: pa.Table, policy: KeyedPolicy) -> KeyedChanges:
     earlier = _with_own(messages, _struct(root, before))
     kind = _text(root.get("op" if is_debezium else "type", pa.nulls(len(messages), pa.string())))
     kind = pc.fill_null(kind, "")
-    new_keys = key_texts(values, policy.fields)
+    new_keys = key_texts(values, policy.columns)
     if is_debezium:
         written = pc.is_in(kind, pa.array(["c", "r", "u"]))
-        deleted, old_keys = pc.equal(kind, "d"), key_texts(earlier, policy.fields)
+        deleted, old_keys = pc.equal(kind, "d"), key_texts(earlier, policy.columns)
         truncated = pc.equal(kind, "t")
     else:
         written = pc.is_in(kind, pa.array(["insert", "update", "bootstrap-insert"]))
         deleted = pc.equal(kind, "delete")
         # `old` has the fields that changed; the others are as in `data`.
-        whole = {name: pc.coalesce(_field(earlier, name), _field(values, name)) for name in policy.fields}
-        old_keys = key_texts(pa.table(whole), policy.fields)
+        whole = {name: pc.coalesce(_field(earlier, name), _field(values, name)) for name in policy.columns}
+        old_keys = key_texts(pa.table(whole), policy.columns)
         old_keys = pc.if_else(deleted, new_keys, old_keys)
         truncated = _false(len(messages))
     moved = pc.fill_null(pc.and_(written, pc.not_equal(old_keys, new_keys)), False)

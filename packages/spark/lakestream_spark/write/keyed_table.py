@@ -239,8 +239,7 @@ class KeyedTable:
         """Return the keys of a file's rows, as texts."""
         found = self._keys.get(add.path)
         if found is None:
-            names = list(policy.fields) or ["subject"]
-            found = key_texts(self._read(add, names), policy.fields)
+            found = key_texts(self._read(add, policy.columns or ["subject"]), policy.columns)
             self._keys[add.path] = found
             self._kept_bytes += found.nbytes
             while self._kept_bytes > KEPT_BYTES and len(self._keys) > 1:
