@@ -116,7 +116,8 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     `removals` the same for archives. `pending_deletes` are those removed by its position that may still be in the
     table, and `departures` tells when the rest of `hidden` was removed; None without time travel. `shredded` are runs
     of `hidden` that no past may show (secure delete). `schemas` are runs of the staged messages with the same ones;
-    `config` is the stream's configuration as JSON, b"" for one that is no more.
+    `empty_deletes`: those without a payload have none; `config` is the stream's configuration as JSON, b"" for one that
+    is no more.
     `flushed`: the server has staged everything that was acked before; else `note` says why not.
     """
 
@@ -142,6 +143,7 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     departures: Departures | None = None
     shredded: tuple[tuple[int, int], ...] = ()
     schemas: tuple[SchemaRun, ...] = ()
+    empty_deletes: bool = False
     config: bytes = b""
 
     @property
@@ -326,7 +328,7 @@ class StreamView(msgspec.Struct, frozen=True, kw_only=True):
         catalog = SchemaCatalog(open_storage(self.lake), self.account)
         table = typed_columns.of_table(self.schema) if self.typed_names else EMPTY
         while True:
-            rows = TypedRows(catalog, self.schemas, table, drop_data=False)
+            rows = TypedRows(catalog, self.schemas, table, drop_data=False, empty_deletes=self.empty_deletes)
             parts = [pa.Table.from_batches([rows.add(batch).rows]) for batch in found]
             wider = table
             for name in sorted(rows.needed):
@@ -542,6 +544,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: FlushAnswer | Non
         departures=_departures(batch, before),
         shredded=tuple(batch.shredded) if batch is not None else (),
         schemas=batch.schemas if batch is not None else (),
+        empty_deletes=batch is not None and batch.policy.empty_deletes,
         config=bytes(identity.config) if identity is not None and identity.uid == uid else b"",
     )
 

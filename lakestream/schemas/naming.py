@@ -15,6 +15,7 @@ for it: payloads without one may begin with the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -86,6 +87,12 @@ class Naming(msgspec.Struct, frozen=True):
     def references(self) -> tuple[Reference, ...]:
         """Return the schemas that the rules name."""
         return tuple(dict.fromkeys(rule for _, rule in self.rules if isinstance(rule, Reference)))
+
+
+def empty_deletes(metadata: Mapping[str, str]) -> bool:
+    """Return True if a message without a payload has no schema, whatever its headers: it deletes the row of its subject
+    in the upsert table, or it is the tombstone of a change feed."""
+    return metadata.get(TABLE_KEY, "").strip() == "latest" or metadata.get(CDC_KEY, OFF) != OFF
 
 
 def parse(text: str) -> Naming:

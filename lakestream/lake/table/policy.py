@@ -222,7 +222,8 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
     always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table. `schema` is the rule by which
     messages have schemas; with `drop_data` rows whose typed columns give the payload back do not keep it.
-    `misfits_keep`: follow (as long as their messages), off (as long as the stream), or a duration."""
+    `misfits_keep`: follow (as long as their messages), off (as long as the stream), or a duration. `empty_deletes`: of
+    `naming`."""
 
     @property
     def misfits_keep_ns(self) -> int | None:
@@ -244,6 +245,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     masks: dict[str, str] = {}
     keyed: KeyedPolicy | None = None
     misfits_keep: str = FOLLOW
+    empty_deletes: bool = False
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -331,6 +333,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         masks=masks,
         keyed=keyed,
         misfits_keep=misfits_keep,
+        empty_deletes=naming.empty_deletes(metadata),
     )
 
 

@@ -117,12 +117,19 @@ class TypedRows:
         schemas: runs of messages with the same schemas, ascending. Messages before the first have none.
         table: the typed columns of its table.
         drop_data: rows whose payload can be given back do not keep it.
+        empty_deletes: messages without a payload have no schema (`naming.empty_deletes`).
     """
 
     def __init__(
-        self, catalog: SchemaCatalog, schemas: Sequence[SchemaRun], table: RecordType, drop_data: bool
+        self,
+        catalog: SchemaCatalog,
+        schemas: Sequence[SchemaRun],
+        table: RecordType,
+        drop_data: bool,
+        empty_deletes: bool = False,
     ) -> None:
         self._catalog = catalog
+        self._empty_deletes = empty_deletes
         self._runs = [_Run(SchemaRun(0, "")), *map(_Run, schemas)]
         self._table = table
         self._drop_data = drop_data
@@ -196,7 +203,7 @@ class TypedRows:
     def _groups(self, batch: pa.RecordBatch) -> list[_Group]:
         """Return the messages of a batch by schema version and prefix."""
         times = batch.column("time_ns").to_numpy()
-        special = _special(batch)
+        special = _special(batch, self._empty_deletes)
         found: dict[Any, _Group] = {}
         parts: dict[Any, list[Any]] = {}
 
@@ -276,7 +283,8 @@ class TypedRows:
             raw = batch.column("subject_bytes")[row].as_py()
             subject = batch.column("subject")[row].as_py().encode() if raw is None else raw
             payload, time_ns = batch.column("data")[row].as_py(), batch.column("time_ns")[row].as_py()
-            if not payload and any(headers.get(block, name) is not None for name in DELETIONS):
+            deletes = self._empty_deletes or any(headers.get(block, name) is not None for name in DELETIONS)
+            if not payload and deletes:
                 put(None, b"", None, np.array([row]))
                 continue
             try:
@@ -340,13 +348,14 @@ def _scattered(arrays: Sequence[pa.Array], rows: Sequence[Any], count: int, kind
     return pa.concat_arrays(arrays).take(pa.array(at, mask=at < 0))
 
 
-def _special(batch: pa.RecordBatch) -> Any:
-    """Return a mask of the messages with a header of interest, or with headers in an unusual spelling; None for
-    none."""
+def _special(batch: pa.RecordBatch, empty: bool) -> Any:
+    """Return a mask of the messages with a header of interest, with headers in an unusual spelling, or if they are
+    `empty`; None for none."""
     found, blocks = batch.column("headers"), batch.column("header_block")
-    if found.null_count == len(found):
+    lengths = pc.fill_null(pc.binary_length(batch.column("data")), 0).to_numpy() if empty else np.ones(len(found))
+    if found.null_count == len(found) and lengths.all():
         return None
-    mask = blocks.is_valid().to_numpy(zero_copy_only=False)
+    mask = blocks.is_valid().to_numpy(zero_copy_only=False) | (lengths == 0)
     keys = found.keys
     places = np.flatnonzero(pc.is_in(keys, pa.array(_LOOKED_AT)).to_numpy(zero_copy_only=False))
     if len(places):

@@ -8,7 +8,7 @@ does not fit. Which schema a message has, and whether it fits, is the answer of 
     off       nothing is checked (default)
 
 Only publishes of clients are checked, on the leader: messages of mirrors, sources, imports and backups were taken
-elsewhere, or before. Markers of deleted keys have no payload, and no schema.
+elsewhere, or before. Markers of deleted keys have no payload, and no schema; nor do tombstones (naming.py).
 
 The lake decodes a message by the version that it was checked by, whenever that happens. A pinned version follows from
 the configuration, whose changes are entries of the log. `latest` is another version once this leader learns of it, and
@@ -31,7 +31,7 @@ from lakestream.protocol.decoding import PackDecoder
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.schemas import naming
 from lakestream.schemas.errors import BadSchema, Misfit
-from lakestream.schemas.naming import DELETIONS, OFF, SCHEMA_KEY, VALIDATE_KEY, WITH_TAG, Naming
+from lakestream.schemas.naming import DELETIONS, OFF, SCHEMA_KEY, VALIDATE_KEY, WITH_TAG, Naming, empty_deletes
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Given
@@ -119,6 +119,7 @@ class Validation(Feature):
         self._mode = OFF
         self._text = ""
         self._rules = Naming(())
+        self._empty_deletes = False
         self._latest: dict[str, int] = {}
         """Latest versions that the log states."""
         self._stated: dict[str, int] = {}
@@ -134,6 +135,7 @@ class Validation(Feature):
             self._rules = naming.parse(self._text or naming.BY_HEADER)
         except BadSchema:  # of a backup, or of an older version: no message has a schema by its rules
             self._rules = Naming(())
+        self._empty_deletes = empty_deletes(config.metadata)
         if self._mode != OFF:
             self._definitions.need()
         self._forget()
@@ -206,15 +208,20 @@ class Validation(Feature):
                 if any(name in run.header(at) for name in (_HEADER, TAG, *_MARKERS)):
                     return at
                 payload = places[at * WIDTH + 2]
+                if self._empty_deletes and not places[at * WIDTH + 3]:
+                    continue
                 if misfit(rules, subjects[at], b"", buf[payload : payload + places[at * WIDTH + 3]]) is not None:
                     return at
         except NotReady:
             return begin
         return end
 
+    def _is_marker(self, message: IncomingMessage) -> bool:
+        return not message.payload and (self._empty_deletes or any(name in message.header for name in _MARKERS))
+
     def check(self, view: View, message: IncomingMessage) -> None:
         """Refuse a publish that does not fit, or tag it. Raise ApiError, NotReady."""
-        if self._mode == OFF or message.client is None or _is_marker(message):
+        if self._mode == OFF or message.client is None or self._is_marker(message):
             return
         self._state(message.header if _HEADER in message.header else b"")
         misfit = self._definitions.misfit(self._rules, message.subject, message.header, message.payload)
@@ -222,10 +229,6 @@ class Validation(Feature):
             _tag(view, message, misfit)
         elif misfit is not None:
             raise api_error(20006, misfit=f"{misfit.field or 'payload'}: {misfit.rule}: {misfit.text}")
-
-
-def _is_marker(message: IncomingMessage) -> bool:
-    return not message.payload and any(name in message.header for name in _MARKERS)
 
 
 def _tag(view: View, message: IncomingMessage, misfit: Misfit | None) -> None:

@@ -133,6 +133,16 @@ def test_names_of_columns_avoid_those_of_the_table() -> None:
     ) == [*("seq_", "Time_", "token12_", "a", "A_", "A__", "x_x20_y", "_x_", "tokens", "_commit_version_")]
     assert column_names(["seq", "a.b", "c`"], root=False) == ["seq", "a_x2E_b", "c_x60_"]
     assert column_names(["a"], root=True, taken=["A"]) == ["a_"]
+    of_layouts = ["by_day", "BY_HOUR", "by_field1", "by_field12", "bucket"]
+    assert column_names(of_layouts, root=True) == [f"{name}_" for name in of_layouts]
+    assert column_names(others := ["by_days", "by_field", "by_fieldx"], root=True) == others
+
+
+def test_a_message_without_a_payload_deletes_where_the_table_says_so() -> None:
+    latest, fields, cdc = {"lakestream.table": "latest"}, {"lakestream.table": "latest($.id)"}, "lakestream.cdc"
+    assert naming.empty_deletes(latest)
+    assert naming.empty_deletes(fields | {cdc: "debezium"})
+    assert not any(map(naming.empty_deletes, ({}, fields, fields | {cdc: "off"}, {"lakestream.table": "append"})))
 
 
 def test_types_are_spelled_for_delta_and_arrow() -> None:

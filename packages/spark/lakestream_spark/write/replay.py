@@ -40,7 +40,7 @@ from lakestream.lake.table.schema import (
     ticked,
 )
 from lakestream.lake.table.typed_columns import of_table, plain
-from lakestream.lake.table.typed_rows import MISFIT_SCHEMA, TypedRows
+from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream_spark.write.commit import Commit, own_session
@@ -106,8 +106,8 @@ class Replay:
             NoReplay: the stream has no schemas, or no table, or its compaction is under way.
             TableBusy: the table stays locked.
         """
-        rules = policy.of_config(bytes(self._identity.config)).schema
-        if rules is None:
+        asked = policy.of_config(bytes(self._identity.config))
+        if asked.schema is None:
             raise NoReplay(f"stream {self._identity.name} has no schemas: set {SCHEMA_KEY} in its metadata")
         done = ReplayResult()
         with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as lock:
@@ -115,7 +115,7 @@ class Replay:
         listed = self._listed()
         for at in range(0, len(listed), REPLAY_ROWS):
             with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as lock:
-                found = self._replay(rules, listed[at : at + REPLAY_ROWS], lock)
+                found = self._replay(asked, listed[at : at + REPLAY_ROWS], lock)
             done = ReplayResult(done.misfits + found.misfits, done.mended + found.mended, done.gone + found.gone)
         return done
 
@@ -131,12 +131,12 @@ class Replay:
         damaged = self._misfits.damaged()
         if not damaged:
             return 0
-        rules, found = policy.of_config(bytes(self._identity.config)).schema, self._table.find()
+        asked, found = policy.of_config(bytes(self._identity.config)), self._table.find()
         again: list[pa.Table] = []
-        if rules is not None and found is not None and found.uid == self._identity.uid:
+        if asked.schema is not None and found is not None and found.uid == self._identity.uid:
             seqs = self._lost(found, damaged)
             for at in range(0, len(seqs), REPLAY_ROWS):
-                again.append(self._again(rules, found, seqs[at : at + REPLAY_ROWS]))
+                again.append(self._again(asked, found, seqs[at : at + REPLAY_ROWS]))
         check()
         self._misfits.replace(damaged, again)
         return len(damaged)
@@ -156,10 +156,10 @@ class Replay:
         listed: list[int] = seqs[inside & ~np.isin(seqs, self._misfits.listed(damaged))].tolist()
         return listed
 
-    def _again(self, rules: str, found: ExistingTable, seqs: Sequence[int]) -> pa.Table:
+    def _again(self, asked: policy.StreamPolicy, found: ExistingTable, seqs: Sequence[int]) -> pa.Table:
         """Return rows of the table of misfits for these messages, by the rules of today and the versions of then."""
         rows = self._messages(seqs, column_names(found.schema), then=True)
-        _, fitting, misfits = self._typed(self._columns(rules, found), rows)
+        _, fitting, misfits = self._typed(self._columns(asked, found), rows)
         known = dict(zip(fitting.column("seq").to_pylist(), fitting.column(SCHEMA_COLUMN).to_pylist(), strict=True))
         fit = rows.filter(pc.is_in(rows.column("seq"), pa.array(list(known), pa.int64())))
         micros = pc.divide(fit.column("time_ns"), pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", "UTC"))
@@ -168,14 +168,15 @@ class Replay:
         columns = [fit.column("seq"), micros, fit.column("subject"), pa.array(said, pa.string()), *texts]
         return pa.concat_tables([misfits, pa.table(columns, schema=MISFIT_SCHEMA)]).sort_by("seq")
 
-    def _columns(self, rules: str, found: ExistingTable) -> CommitColumns:
+    def _columns(self, asked: policy.StreamPolicy, found: ExistingTable) -> CommitColumns:
         return CommitColumns(
             lake=self._storage.root,
             account=self._identity.account,
-            schemas=(SchemaRun(0, rules),),
+            schemas=(SchemaRun(0, asked.schema or ""),),
             table=of_table(found.schema),
             drop_data=False,
             misfits=self._misfits.path,
+            empty_deletes=asked.empty_deletes,
         )
 
     def _listed(self) -> list[int]:
@@ -186,7 +187,7 @@ class Replay:
         seqs: list[int] = found.column("seq").to_pylist()
         return seqs
 
-    def _replay(self, rules: str, seqs: Sequence[int], lock: locks.Lock) -> ReplayResult:
+    def _replay(self, asked: policy.StreamPolicy, seqs: Sequence[int], lock: locks.Lock) -> ReplayResult:
         """Replay some misfits, with the table's lock held."""
         found = self._table.find()
         if found is None or found.uid != self._identity.uid:
@@ -197,7 +198,7 @@ class Replay:
         present = column_names(found.schema)
         rows = self._messages(seqs, present)
         there = set(rows.column("seq").to_pylist())
-        columns = self._columns(rules, found)
+        columns = self._columns(asked, found)
         mended, fitting, _ = self._typed(columns, rows)
         if fitting.num_rows:
             lock.check()
@@ -230,7 +231,7 @@ class Replay:
         others as misfits."""
         batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
         while True:
-            typed = TypedRows(columns.catalog(), columns.schemas, columns.table, drop_data=False)
+            typed = columns.rows()
             found = [typed.add(batch) for batch in batches]
             if not typed.needed:
                 break

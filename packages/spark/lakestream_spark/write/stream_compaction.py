@@ -525,6 +525,7 @@ class StreamCompaction:
             misfits=self._misfits.path,
             misfits_after=0 if reached is None else reached.last_seq,
             indexed=file_statistics.count_of(batch.policy.properties),
+            empty_deletes=batch.policy.empty_deletes,
         )
 
     # The layout

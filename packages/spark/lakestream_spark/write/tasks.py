@@ -81,7 +81,8 @@ class CommitColumns(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes: `lake`, `account`: of the schemas; `schemas`: runs of messages with the same ones; `table`: the columns;
     `drop_data`: rows whose payload can be given back do not keep it; `misfits`: the table of misfits, which has those
-    up to the sequence `misfits_after`; `indexed`: the table's `dataSkippingNumIndexedCols`.
+    up to the sequence `misfits_after`; `indexed`: the table's `dataSkippingNumIndexedCols`; `empty_deletes`: messages
+    without a payload have no schema.
     """
 
     lake: str
@@ -92,10 +93,15 @@ class CommitColumns(msgspec.Struct, frozen=True, kw_only=True):
     misfits: str
     misfits_after: int = 0
     indexed: int = INDEXED
+    empty_deletes: bool = False
 
     def catalog(self) -> SchemaCatalog:
         """Return the schemas."""
         return SchemaCatalog(open_storage(self.lake), self.account)
+
+    def rows(self) -> TypedRows:
+        """Return what gives messages these columns."""
+        return TypedRows(self.catalog(), self.schemas, self.table, self.drop_data, self.empty_deletes)
 
     def extended(self, needed: Mapping[str, str]) -> CommitColumns:
         """Return the columns with those of further schema versions (`Output.needed`)."""
@@ -160,7 +166,7 @@ class StreamTask(msgspec.Struct, frozen=True, kw_only=True):
             return Output(list(paths), DataFiles(self.table, self.layout, archive, self.random).write(rows))
         indexed = columns.statistics(self.layout, archive)
         files = DataFiles(self.table, self.layout, archive, self.random, indexed=indexed)
-        typed = TypedRows(columns.catalog(), columns.schemas, columns.table, columns.drop_data)
+        typed = columns.rows()
         misfits = MisfitFiles(columns.misfits, columns.misfits_after)
         written = files.write(_typed(rows, typed, misfits))
         if typed.needed:

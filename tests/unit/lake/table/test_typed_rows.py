@@ -69,10 +69,12 @@ class Lake:
         schemas.write_schema(self.storage, "$G", found)
         return found
 
-    def add(self, rules: str | list[SchemaRun], rows: pa.RecordBatch, drop_data: bool = False) -> TypedBatch:
+    def add(
+        self, rules: str | list[SchemaRun], rows: pa.RecordBatch, drop_data: bool = False, empty_deletes: bool = False
+    ) -> TypedBatch:
         runs = [SchemaRun(0, rules)] if isinstance(rules, str) else rules
         while True:
-            typed = TypedRows(self.catalog(), runs, self.table, drop_data)
+            typed = TypedRows(self.catalog(), runs, self.table, drop_data, empty_deletes)
             found = typed.add(rows)
             if not typed.needed:
                 return found
@@ -103,6 +105,18 @@ def test_the_latest_version_is_that_of_the_messages_time(lake: Lake) -> None:
     lake.register(3, ORDER | {"title": "three"}, created_ns=1003)
     found = lake.add("orders", batch([("o", b"", b'{"n":1}')] * 5))
     assert references(found) == ["orders@1", "orders@2", "orders@2", "orders@3", "orders@3"]
+
+
+def test_an_empty_payload_is_a_misfit_unless_it_deletes(lake: Lake) -> None:
+    lake.register(1, ORDER)
+    tag = b"NATS/1.0\r\nTag: x\r\n\r\n"
+    rows = batch([("o", b"", b'{"n":1}'), ("o", b"", b""), ("o", tag, b""), ("o", tag, b"{")])
+    assert rules_broken(lake.add("orders", rows)) == [(seq, "orders@1", "json") for seq in (2, 3, 4)]
+    found = lake.add("orders", rows, empty_deletes=True)
+    assert references(found) == ["orders@1", None, None, None]
+    assert rules_broken(found) == [(4, "orders@1", "json")]
+    whole = lake.add("orders", rows.slice(0, 1), empty_deletes=True)
+    assert (references(whole), rules_broken(whole)) == (["orders@1"], [])
 
 
 def test_messages_before_the_first_version_have_that(lake: Lake) -> None:

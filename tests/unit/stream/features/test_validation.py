@@ -124,6 +124,15 @@ def test_the_latest_version_is_stated_before_the_first_message_that_was_checked_
     assert statements(one) == [{"evo": 1}, {"evo": 2}], "one for each version, not for each message"
 
 
+def test_a_payload_that_deletes_a_row_needs_no_schema(tmp_path: Path) -> None:
+    one = world(tmp_path, Registry())
+    assert one.acked("s.a", b"")["error"]["err_code"] == 20006
+    update(one, **{"lakestream.schema": "evo", "lakestream.validate": "reject", "lakestream.table": "latest"})
+    stored(one, b"1", b"")
+    assert "error" not in one.acked("s.a", b"", Nats_Schema="other"), "one with headers, which is judged by itself"
+    assert one.acked("s.a", b"x")["error"]["err_code"] == 20006
+
+
 def test_a_header_that_names_the_latest_version_is_stated_too(tmp_path: Path) -> None:
     registry = Registry(2)
     one = world(tmp_path, registry, "evo@2")
