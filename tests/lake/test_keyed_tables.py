@@ -19,6 +19,7 @@ from lakestream_iceberg.library import IcebergLibrary
 from lakestream_spark.write import keyed_table, misfits
 from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.keyed_table import KeyedTable
+from lakestream_spark.write.replay import Replay
 from lakestream_spark.write.stream_compaction import StreamCompaction
 from tests.lake.iceberg import READERS, static
 from tests.lake.model import T0
@@ -111,6 +112,34 @@ def test_another_key_builds_the_table_anew_and_the_stream_takes_it_along(
     assert found[-1][2] == max(each[2] for each in found)
     StreamCompaction.of_deleted(spark, str(lake), stream.staged()).drop_table()
     assert not Path(table).exists()
+
+
+def test_a_replayed_misfit_takes_its_place_in_the_order_of_its_key(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(spark, lake, tmp_path / "log", {"lakestream.schema": "orders", "lakestream.table": "latest($.id)"})
+    fields = {"id": {"type": "string"}, "n": {"type": "integer"}, "more": {"type": "integer"}}
+    stream.register(1, fields, required=["more"])
+    stream.publish({"id": "a", "n": 1, "more": 1}, {"id": "b", "n": 2}, {"id": "a", "n": 3}, {"id": "c", "n": 4})
+    stream.publish({"id": "c", "n": 5, "more": 1})
+    assert stream.compact() == 3
+    table = f"{stream.table}_latest"
+    assert sorted((row["id"], row["n"]) for row in rows(table)) == [("a", 1), ("c", 5)]
+    stream.register(2, fields)
+    follow = KeyedTable.follow
+    monkeypatch.setattr(KeyedTable, "follow", lambda *_: 0)  # killed before the upsert table's commit
+    Replay(spark, str(lake), stream.staged().identity).run()
+    monkeypatch.setattr(KeyedTable, "follow", follow)
+    stream.publish({"id": "d", "n": 6})
+    stream.compact()
+    wanted = [("a", 3), ("b", 2), ("c", 5), ("d", 6)]
+    assert sorted((row["id"], row["n"]) for row in rows(table)) == wanted, "a later message of the key stays"
+    stream.publish({"id": "e", "n": "x"}, {"id": "d", "n": 7})
+    assert stream.compact() == 1
+    stream.register(3, fields | {"n": {"type": ["integer", "string"]}})
+    Replay(spark, str(lake), stream.staged().identity).run()
+    found = {row["id"]: (row["n"], row["n_string"]) for row in rows(table)}
+    assert (found["d"], found["e"]) == ((7, None), (None, '"x"')), "the replay itself brings the table up to date"
 
 
 def test_the_commit_of_an_erasure_leaves_no_file_with_the_message(spark: Any, lake: Path, tmp_path: Path) -> None:

@@ -128,6 +128,19 @@ class KeyedTable:
         self.is_done = True
         return commits
 
+    def rewind(self, seq: int) -> int:
+        """Let the table follow the stream's again from a sequence on, whose message has got columns; return how far it
+        had come.
+
+        To apply messages once more changes nothing: of each key the last one counts.
+        """
+        before = self._progress()
+        reached = 0 if before is None else before.last_index
+        if before is not None and reached >= seq:
+            commit = Commit(self._spark, self._storage, self.path, application(self._uid))
+            commit.append([], commit.move(msgspec.structs.replace(before, last_index=seq - 1, last_seq=seq - 1)))
+        return reached
+
     def remove(self) -> None:
         """Remove the table, if there is one."""
         path = self.path

@@ -3,7 +3,7 @@
 Belongs here: decoding the messages of a table of misfits again, from the payloads that their rows keep. Now the rule
 `orders@latest` means the latest version of today. What fits gets its columns in one MERGE of the table, with new
 columns in a commit before it; then its rows leave the table of misfits. A crash in between repeats no change: rows that
-have a schema are only taken off the list.
+have a schema are only taken off the list. An upsert table takes all messages since the first of them once more.
 
 A table of misfits with missing files is repaired from the same payloads (`Replay.repair`): what the list said is found
 again, by the rules of today.
@@ -44,6 +44,7 @@ from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream_spark.write.commit import Commit, own_session
+from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.misfits import MisfitTable
 from lakestream_spark.write.table import ExistingTable, StreamTable
 from lakestream_spark.write.tasks import CommitColumns
@@ -202,9 +203,12 @@ class Replay:
         mended, fitting, _ = self._typed(columns, rows)
         if fitting.num_rows:
             lock.check()
+            keyed = KeyedTable(self._spark, self._storage, self._identity, self._table.path)
+            reached = keyed.rewind(fitting.column("seq")[0].as_py())  # first: a crash must not let it miss them
             if mended.table != columns.table or SCHEMA_COLUMN not in present:
                 self._widen(mended)
             self._merge(fitting, found.layout)
+            keyed.follow(asked, reached)
         settled = {*fitting.column("seq").to_pylist(), *(seq for seq in seqs if seq not in there)}
         if settled:
             self._misfits.delete([f"seq IN ({', '.join(map(str, sorted(settled)))})"])
