@@ -20,10 +20,11 @@ import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import MAX_FIELDS
+from lakestream.schemas.columns import MAX_FIELD_NAME, MAX_FIELDS
 from lakestream.schemas.errors import Misfit, RowMisfit
 from lakestream_schemas.json_schema.bounds import MAX_DEPTH
 from lakestream_schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.json_schema.shapes import UNNAMEABLE
 
 MAX_SAMPLE = 100_000
 """Maximum number of payloads that are looked at."""
@@ -37,6 +38,8 @@ ENUM_REPEATS = 10
 """Minimum number of occurrences of a value of an enum, on average."""
 MAX_ENUM_LENGTH = 40
 """Maximum length of a value of an enum, in characters."""
+MAX_ENUM_DIGITS = 3
+"""Maximum number of digits of such a value: dates, times and ids of a sample may be few, and tomorrow's are others."""
 MAP_NAMES = 30
 """Number of names above which an object whose names are mostly missing is a map."""
 MAP_PRESENCE = 0.2
@@ -156,9 +159,10 @@ class _Seen:
 
     def _add_text(self, text: str) -> None:
         if self.texts is not None:
-            self.texts[text] += 1
-            if len(self.texts) > MAX_ENUM or len(text) > MAX_ENUM_LENGTH:
+            if text not in self.texts and not (len(self.texts) < MAX_ENUM and _may_be_listed(text)):
                 self.texts = None
+            else:
+                self.texts[text] += 1
         if self.formats:
             self.formats = {name for name in self.formats if _has_format(text, name)}
 
@@ -265,7 +269,7 @@ class _Maker:
             if name in seen.formats:
                 self._say(where, f"format {name}", f"all {seen.kinds['string'].count:,} texts are such")
                 return {"format": name}
-        if seen.texts and total >= ENUM_REPEATS * len(seen.texts):
+        if seen.texts and len(seen.texts) > 1 and total >= ENUM_REPEATS * len(seen.texts):
             self._say(where, "enum", f"{total:,} texts have {len(seen.texts)} different values")
             values: list[Any] = sorted(seen.texts)
             return {"enum": [*values, None] if is_nullable else values}
@@ -283,9 +287,13 @@ class _Maker:
             for part in seen.names.values():
                 merged.merge(part)
             return {"additionalProperties": self.of(merged, f"{where}.*")}
-        names = {name: part for name, part in seen.names.items() if self._fields + len(seen.names) < MAX_FIELDS // 2}
-        names = names or dict(list(seen.names.items())[: max(0, MAX_FIELDS // 2 - self._fields)])
-        if left := len(seen.names) - len(names):
+        possible = {name: part for name, part in seen.names.items() if _can_be_named(name)}
+        for name in (name for name in seen.names if name not in possible):
+            reason = f"its name has a quote, a backslash, a control character, or more than {MAX_FIELD_NAME} bytes"
+            self._say(f"{where}.{name[:80]}" if where else name[:80], "no column", reason)
+        names = possible if self._fields + len(possible) < MAX_FIELDS // 2 else {}
+        names = names or dict(list(possible.items())[: max(0, MAX_FIELDS // 2 - self._fields)])
+        if left := len(possible) - len(names):
             self._say(where, "no column", f"{left:,} more names; a schema has at most {MAX_FIELDS // 2} fields here")
         prefix = f"{where}." if where else ""
         required = []
@@ -297,6 +305,15 @@ class _Maker:
                 self._say(prefix + name, "optional", *_presence(part, total))
             properties[name] = self.of(part, prefix + name)
         return {"properties": properties} | ({"required": required} if required else {})
+
+
+def _may_be_listed(text: str) -> bool:
+    """Return True if a text may be a value of an enum."""
+    return len(text) <= MAX_ENUM_LENGTH and sum(map(str.isdigit, text)) <= MAX_ENUM_DIGITS
+
+
+def _can_be_named(name: str) -> bool:
+    return UNNAMEABLE.search(name) is None and len(name.encode()) <= MAX_FIELD_NAME
 
 
 def _later(seen: _Seen, kinds: Mapping[str, int]) -> str | None:

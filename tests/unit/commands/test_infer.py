@@ -43,6 +43,15 @@ def test_enums_and_formats_of_texts() -> None:
     assert [found[name]["format"] for name in ("at", "day", "u")] == ["date-time", "date", "uuid"]
 
 
+def test_texts_that_may_be_others_tomorrow_are_no_enum() -> None:
+    rows = [
+        {"day": f"0{n % 2 + 1}.05.2026", "at": "2026-05-01T00:00:00", "sum": "12.50", "kind": "order"}
+        for n in range(60)
+    ]
+    found = proposed(*rows)["properties"]
+    assert found == {key: {"type": "string"} for key in rows[0]}
+
+
 def test_large_integers_have_a_type_that_holds_them() -> None:
     assert proposed({"a": 2**64 - 1})["properties"]["a"] == {"type": "integer", "format": "uint64"}
     assert proposed({"a": 2**64})["properties"]["a"] == {"type": "number"}
@@ -86,6 +95,21 @@ def test_odd_samples_give_a_schema() -> None:
     assert len(infer([b"", b"\xff", b"[" * 100_000]).misfits) == 3
     wide = [json.dumps({f"n{n}-{row}": 1 for n in range(500)}).encode() for row in range(5)]
     assert infer(wide).payloads == 5
+
+
+def test_names_that_no_schema_can_have_are_left_out() -> None:
+    long, odd = "n" * 256, ['a"b', "a\\b", "a\nb"]
+    rows = [
+        json.dumps({"größe 大": 1, "in": dict.fromkeys([*odd, long, "k"], "x")}, ensure_ascii=n % 2 == 0).encode()
+        for n in range(20)
+    ]
+    found = infer(rows)
+    assert found.misfits == []
+    properties = json.loads(found.schema)["properties"]
+    assert list(properties) == ["größe 大", "in"]
+    assert list(properties["in"]["properties"]) == ["k"]
+    left_out = [each.field for each in found.choices if each.choice == "no column"]
+    assert sorted(left_out) == sorted(f"in.{name[:80]}" for name in [*odd, long])
 
 
 def test_a_field_that_changed_its_type_has_the_later_one() -> None:

@@ -37,7 +37,7 @@ _ASSERTIONS = frozenset(
         *("if", "then", "else", "$ref"),
     }
 )
-_UNNAMEABLE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+UNNAMEABLE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 """Characters that msgspec does not take in names."""
 _BOUNDS = frozenset({"type", "enum", "const", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"})
 
@@ -249,7 +249,7 @@ class Shapes:
         if set(required) - properties.keys() or more not in (True, False, {}):
             self.whole = True
         for name in properties:
-            if _UNNAMEABLE.search(name):
+            if UNNAMEABLE.search(name):
                 reason = f"the property {name[:40]!r} has a quote, a backslash or a control character"
                 raise BadSchema(reason, where[:80], "leave it out of the schema")
         shapes = tuple(self._shape(child, f"{where}/{name}", stack) for name, child in properties.items())
