@@ -515,9 +515,14 @@ def test_misfits_are_merged_and_leave_with_their_messages_or_when_they_are_old(
     assert maintained() == [1, 2, 3, 4, 5, 6, 7]
     assert len(DeltaTable(f"{stream.table}_misfits").file_uris()) == 2
 
+    place = f"{stream.table}_misfits"
+    at_once = "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 hours')"
+    stream.spark.sql(f"ALTER TABLE delta.`{stream.storage.spark_path(place)}` {at_once}")
     stream.model.purge(7)
     stream.compact()
     assert maintained() == [7], "the other file has none of a message that is left"
+    left = [uri.rpartition("/")[2] for uri in DeltaTable(place).file_uris()]
+    assert [path.name for path in Path(place).glob("*.parquet")] == left, "VACUUM"
     month_ns = 31 * 24 * 3_600 * 10**9
     assert maintained(lambda: time.time_ns() + month_ns) == [7]
     stream.model.configure({"lakestream.schema": "orders", "lakestream.misfits.keep": "30d"})
@@ -585,6 +590,24 @@ def test_a_table_by_day_and_field_is_pruned_by_every_reader_and_read_by_the_serv
         assert DeltaTable(stream.table).metadata().partition_columns == columns
         stream.check()
     assert partitions() == {("de",), ("fr",), ("a/b='%",), (None,)}
+
+
+def test_fields_with_the_names_of_partition_columns_have_columns_of_their_own(stream: Stream) -> None:
+    names = ["by_day", "by_hour", "by_field1", "bucket", "subject"]
+    stream.register(2, {name: {"type": "string"} for name in names})
+    partition = {"lakestream.partition": "hour(time), $.by_day, $.subject"}
+    stream.model.configure(DROP | partition | {"lakestream.schema": "orders@2"})
+    sent = [{"by_day": f"d{number % 2}", **dict.fromkeys(names[1:], f"v{number}")} for number in range(4)]
+    stream.publish(*sent)
+    assert stream.compact() == 0
+    columns = ["by_day", "by_hour", "by_field1", "by_field2"]
+    assert DeltaTable(stream.table).metadata().partition_columns == columns
+    typed = ", ".join(f"{name}_" for name in names)
+    found = stream.rows(f"by_field1, by_field2, {typed}, data")
+    assert [row[1:3] for row in found] == [(each["by_day"], each["subject"]) for each in sent]
+    assert [row[3:-1] for row in found] == [tuple(each.values()) for each in sent]
+    assert [row[-1] for row in found] == [None] * 4, "payloads are made of these columns"
+    stream.check()
 
 
 def test_a_table_by_fields_inside_of_structs_and_by_times_of_the_payload(stream: Stream) -> None:
