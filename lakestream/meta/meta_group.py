@@ -21,7 +21,6 @@ from lakestream.logging import Logger
 from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.meta import DIRECTORY, GROUP, Outcome
 from lakestream.meta.ports import Peers
-from lakestream.meta.stores import empty
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import api_error
 from lakestream.raft.core.messages import Install, Membership
@@ -214,9 +213,11 @@ class MetaGroup:
         member.damaged()
         try:
             salvage(self.directory, self.files)
+            member.recall()
             return self._recover(member)
         except CorruptLog:
-            empty(self.files, self.directory)
+            salvage(self.directory, self.files, usable=False)
+            member.recall()
             return self._recover(member)
 
     # ------------------------------------------------------------------ entries

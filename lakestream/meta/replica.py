@@ -292,10 +292,12 @@ class Replica:
             self._site.log.warn(f"stream {self.name}: the files of this replica are now {aside}")
             return self._open(member, damage)
         try:
-            files.salvage(self)
+            damage = files.salvage(self, usable=True) or damage
+            member.recall()
             return self._open(member, damage)
         except CorruptLog:
-            files.empty(self)
+            files.salvage(self, usable=False)
+            member.recall()
             return self._open(member, damage)
 
     def _open(self, member: raft.Member, damage: str = "") -> OpenedReplica:

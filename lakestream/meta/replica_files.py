@@ -11,7 +11,7 @@ from typing import Protocol
 from lakestream.log.format.errors import LogError
 from lakestream.log.store.repair import salvage
 from lakestream.log.store.store import Store
-from lakestream.meta.stores import FileStores, empty, set_aside
+from lakestream.meta.stores import FileStores, set_aside
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 
@@ -49,11 +49,8 @@ class ReplicaFiles(Protocol):
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
         """Open the log, or create an empty one. Raise LogError."""
 
-    def salvage(self, replica: ReplicaFacts) -> None:
-        """Truncate a damaged log to its intact entries."""
-
-    def empty(self, replica: ReplicaFacts) -> None:
-        """Remove log and checkpoint, which other members have."""
+    def salvage(self, replica: ReplicaFacts, usable: bool) -> str:
+        """Truncate a damaged log to its intact entries, or empty it; return the damage, and what cannot be read."""
 
     def set_aside(self, replica: ReplicaFacts) -> str:
         """Move log and checkpoint, which other members have, to a directory that stays; return it."""
@@ -84,9 +81,8 @@ class SoloFiles:
         stores = self._stores
         return stores.create(replica.account, replica.name, replica.uid, replica.identity, memory=replica.memory)
 
-    def salvage(self, replica: ReplicaFacts) -> None: ...
-
-    empty = salvage
+    def salvage(self, replica: ReplicaFacts, usable: bool) -> str:
+        return ""
 
     def set_aside(self, replica: ReplicaFacts) -> str:
         """Raise LookupError: they are the only copy."""
@@ -123,11 +119,8 @@ class MemberFiles:
             replica.account, replica.name, replica.uid, memory=replica.memory, durable_through=durable_through
         )
 
-    def salvage(self, replica: ReplicaFacts) -> None:
-        salvage(self.directory(replica.account, replica.name), self.stores.files)
-
-    def empty(self, replica: ReplicaFacts) -> None:
-        empty(self.stores.files, self.directory(replica.account, replica.name))
+    def salvage(self, replica: ReplicaFacts, usable: bool) -> str:
+        return salvage(self.directory(replica.account, replica.name), self.stores.files, usable).damage
 
     def set_aside(self, replica: ReplicaFacts) -> str:
         return set_aside(self.stores.files, self.directory(replica.account, replica.name))

@@ -30,7 +30,6 @@ from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root
 from lakestream.log.store.base import DIRECTORY as BASE
-from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
@@ -49,7 +48,8 @@ wrote no crc."""
 SENDING = "sending-"
 REPAIRING = "repairing-"
 VERIFYING = "verifying-"
-PARTS = ("log", "checkpoint", "synced", "base", KEY, root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, VERIFYING, SCRATCH)
+_COPIES = (SENDING, REPAIRING, VERIFYING, SCRATCH)
+PARTS = ("log", "checkpoint", "synced", "base", "aside", KEY, root.NOTE, IDENTITY, RAFT, *_COPIES)
 """Prefixes of the names in a stream's directory."""
 
 _CHECK = b"LKID"
@@ -411,14 +411,6 @@ def read_identity(files: Files, directory: str) -> bytes | None:
 
 def _checksum(identity: bytes) -> bytes:
     return _CHECK + crc32(identity).to_bytes(4, "little")
-
-
-def empty(files: Files, directory: str) -> None:
-    """Remove log and checkpoint of a member's directory; other members have them. Block."""
-    files.remove(os.path.join(directory, CHECKPOINT))
-    files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
-    remove_base(files, directory)  # it may lack messages that the checkpoint did not have
-    files.sync_directory(directory)
 
 
 def set_aside(files: Files, directory: str) -> str:

@@ -16,9 +16,14 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, decode_frame, salt_at
+from lakestream.log.format.segment import HEADER_SIZE
+from lakestream.log.store.repair import ASIDE
 from tests.chaos.audit import read_all
 from tests.cluster import namespaces
 from tests.cluster.conftest import StartCluster
@@ -406,6 +411,46 @@ def test_a_damaged_node_does_not_elect_one_that_lacks_what_was_acked(start_clust
         leader.start()
         load.wait_acks(20)
     finish(load, f"{damage} while the leader is dead")
+
+
+@ours_only
+@pytest.mark.parametrize("places", [(3, 20, 40), (0, 0, 10)], ids=["apart", "the newest one on two"])
+def test_damage_of_the_open_segments_on_all_nodes_loses_nothing(
+    start_cluster: StartCluster, places: tuple[int, int, int]
+) -> None:
+    """All nodes are killed under load, and entries of the open segment are damaged on each of them.
+
+    Places are counted from the newest entry that all nodes have. No two of them are the same on all nodes.
+    """
+    cluster = start_cluster(3, config="lake { seal_bytes: 64m, seal_age: 10m }")
+    with Load(cluster) as load:
+        load.wait_acks(200)
+        for node in cluster.nodes:
+            node.kill()
+        paths = [Path(segments(node, STREAM)[-1]) for node in cluster.nodes]
+        frames = [frames_of(path) for path in paths]
+        newest = min(max(each) for each in frames)
+        for path, each, place in zip(paths, frames, places, strict=True):
+            content = bytearray(path.read_bytes())
+            content[each[newest - place] + 50] ^= 4
+            path.write_bytes(content)
+        for node in cluster.nodes:
+            node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+    told = ["cannot be read here (messages: sequences" in node.log() for node in cluster.nodes]
+    assert sum(told) > 1, "a node may not have acknowledged its newest entry yet: then it is a torn write"
+    for node in cluster.nodes:
+        assert not (Path(segments(node, STREAM)[-1]).parents[1] / ASIDE).exists()
+    finish(load, "damaged entries of the open segment on all nodes")
+
+
+def frames_of(path: Path) -> dict[int, int]:
+    """Return the offset of each entry of an open segment."""
+    content, at, found = path.read_bytes(), HEADER_SIZE, dict[int, int]()
+    while isinstance(frame := decode_frame(content, at, len(content), salt_at(content, HEADER_SIZE)), Frame):
+        found[frame.index], at = at, at + FRAME_HEADER + len(frame.body)
+    return found
 
 
 # ---- membership changes

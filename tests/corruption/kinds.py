@@ -49,6 +49,8 @@ LEFT_OUT = {
     "stores; damaged in tests/unit/log/sealing/test_sealed_files.py",
     rf"{_TABLE}/_sealing\.key": "keys of encrypted tables; damaged in tests/unit/lake/table/test_encryption.py",
     r"(jetstream/)?_meta_/lost": "a number; see test_each_file_of_the_assignments_is_verified",
+    rf"({_STREAM}|(jetstream/)?_meta_)/aside": "entries behind damage, until the replica has recovered; damaged in "
+    "tests/unit/raft/group/test_group_damage.py",
     rf"{_STREAM}/(sending-|repairing-|verifying-)\d+/.*": "copies for and from another node; a start removes them",
     rf"{_STREAM}/index\.cold.*": "has no name while it is open",
     rf"{_STREAM}\.incoming/.*": "from another node; used only once it is complete",

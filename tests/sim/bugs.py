@@ -16,7 +16,7 @@ import msgspec
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.segment_log import SegmentLog
-from lakestream.raft.core import confirmed, core, election, follower
+from lakestream.raft.core import confirmed, core, election, follower, restore
 from lakestream.raft.core.leader import Leader
 from lakestream.raft.core.log_view import LogView
 from lakestream.raft.core.messages import Append, AppendReply, Membership, Vote, encode_membership
@@ -362,6 +362,22 @@ GROUP_BUGS: dict[str, Bug] = {
         goes_on_after_a_failed_sync,
     )
 }
+
+
+def votes_by_what_is_left(stack: ExitStack) -> None:
+    """A member whose log was cut votes by the rest of it, not by the log that it had (invariant 3)."""
+    stack.enter_context(patch.object(restore, "may_vote", lambda state, message: True))
+
+
+def throws_away_what_follows(stack: ExitStack) -> None:
+    """A damaged member does not keep the intact entries behind the damage."""
+    stack.enter_context(patch.object(RaftMember, "recall", lambda self: None))
+
+
+DAMAGE_BUGS: dict[str, Bug] = {
+    bug.__name__: bug for bug in (forgets_that_it_was_damaged, votes_by_what_is_left, throws_away_what_follows)
+}
+"""Found by everywhere.py, which damages most members."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.frame import Frame, Held, Kind
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Confirmed,
@@ -49,6 +49,7 @@ class CoreDisk(msgspec.Struct):
     recovering: bool = False
     forgetful: bool = False
     confirmed: list[Confirmed] = []  # survives a kill, and in this model every power cut
+    held: Held = Held()
 
     def copy(self) -> CoreDisk:
         """Return the copy that a backup of a stopped machine's disk would have."""
@@ -92,7 +93,12 @@ class CoreHost:
             return False
         last = disk.base + random.randrange(len(disk.frames))
         self.world.say(f"the disk of {self.name} loses the entries after {last} of {disk.base + len(disk.frames)}")
+        newest, behind = disk.frames[-1], disk.frames[last - disk.base + 1 :]
         disk.cut(last)
+        if not disk.recovering or (0, 0) < disk.held.newest[::-1] < (newest.term, newest.index):
+            cut = (last, disk.frames[-1].term if disk.frames else disk.base_term)
+            aside = {frame.index: frame for frame in behind if random.random() < 0.7}
+            disk.held = Held((newest.index, newest.term), cut, aside)
         disk.recovering = True
         self.world.checker.damaged(self.name, last)
         return True
@@ -189,6 +195,7 @@ class CoreProcess:
             recovering=disk.recovering,
             forgetful=disk.forgetful,
             confirmed=disk.confirmed,
+            held=disk.held,
         )
         self._work()
 
@@ -333,6 +340,7 @@ class CoreProcess:
             self.world.note(lambda: f"{self.name}: {ready.rolled_back}")
         if ready.recovered:
             self.disk.recovering = self.disk.forgetful = False
+            self.disk.held = Held()
             self.world.count("recovered")
         for to, message in ready.messages:
             self._send(to, message)

@@ -17,8 +17,9 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.frame import Frame, Kind, decode_frame, salt_at
 from lakestream.log.format.record import encode_record, iter_records
+from lakestream.log.format.segment import HEADER_SIZE as SEGMENT_HEADER
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, write_checkpoint
@@ -27,7 +28,7 @@ from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from lakestream.raft.core.messages import Install, Membership, decode_envelopes
+from lakestream.raft.core.messages import HardState, Install, Membership, decode_envelopes
 from lakestream.raft.core.ready import RaftError, Role
 from lakestream.raft.group.group import Callbacks, Committed, Proposal, Replacement
 from lakestream.raft.group.groups import RaftGroups
@@ -37,7 +38,7 @@ from lakestream.raft.group.ports import Channel
 from lakestream.raft.group.raft_group import RaftGroup
 from tests.sim.checks import mark_of
 from tests.sim.core_node import show
-from tests.sim.disk import Disk, SimFiles
+from tests.sim.disk import SECTOR, Disk, SimFiles
 from tests.sim.events import EPOCH, MS, US
 from tests.sim.machine import TICK_NS
 from tests.sim.network import SimPeers
@@ -175,6 +176,41 @@ class GroupHost:
         self.world.checker.shadows[self.name].exposed = True
         return True
 
+    def entries(self) -> dict[int, tuple[str, int, int]]:
+        """Return the segment, the offset and the end of the frame of each entry in the log of a stopped machine."""
+        found: dict[int, tuple[str, int, int]] = {}
+        for path, inode in sorted(self.disk.files.items()):
+            if path.startswith(f"{DIRECTORY}/log/") and path.endswith(".seg"):
+                content, at = bytes(inode.data), SEGMENT_HEADER
+                salt = salt_at(content, at)
+                while isinstance(frame := decode_frame(content, at, len(content), salt), Frame):
+                    end = at + FRAME_HEADER + len(frame.body)
+                    found[frame.index], at = (path, at, end), end
+        return found
+
+    def spoil(self, index: int, random: Random) -> None:
+        """Flip a bit in the frame of an entry, if it is in the log."""
+        path, start, end = self.entries().get(index, ("", 0, 0))
+        if not path:
+            return
+        offset = random.randrange(start, end)
+        self.world.say(f"a bit turns at {offset} of {path} on {self.name}, in entry {index}")
+        self.disk.flip(path, offset, random.randrange(8))
+        self.world.checker.shadows[self.name].exposed = True
+
+    def spoil_file(self, name: str, random: Random) -> bool:
+        """Flip a bit in every 512 bytes of a file beside the log; return False if there is none."""
+        path = f"{DIRECTORY}/{name}"
+        if path not in self.disk.files:
+            return False
+        for offset in range(0, len(self.disk.files[path].data), SECTOR):
+            self.disk.flip(path, offset, random.randrange(8))
+        shadow = self.world.checker.shadows[self.name]
+        shadow.exposed = True
+        if name == KEPT:
+            shadow.hard = HardState()  # its member makes no promise before it has caught up with a leader
+        return True
+
 
 def _violated(group: str, error: Exception) -> None:
     """Raise the error of a group's owner, which is a checker's violation and must not be handled by `RaftGroups`."""
@@ -241,14 +277,19 @@ class GroupProcess:
             self.peers, self.io, self.clock, random=self.random, files=self.files, options=world.options
         )
         self.groups.on_error = _violated
-        self.member = self.groups.member(GROUP, DIRECTORY, world.founders)
         try:
+            self.member = self.groups.member(GROUP, DIRECTORY, world.founders)
             self._open(salvaged=False)
         except CorruptLog as error:
+            if not hasattr(self, "member"):
+                if not self.checker.shadows[self.name].exposed:
+                    raise
+                self.member = self.groups.member(GROUP, DIRECTORY, world.founders, lost=True)
             world.say(f"{self.name}: {error}")
             world.count("salvages")
             self.member.damaged()
             salvage(DIRECTORY, self.files)
+            self.member.recall()
             self._open(salvaged=True)
         log = self.store.log
         assert isinstance(log, SegmentLog)

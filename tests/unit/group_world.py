@@ -171,6 +171,7 @@ class Node(Io):
         self.lost: list[object] = []
         self.failures: list[Exception] = []
         self.installs: list[tuple[str, Install, Any]] = []
+        self.notices: list[tuple[str, bool]] = []
         self.woken = 0
         self.salvaged: Salvaged | None = None
         self.groups = RaftGroups(
@@ -181,6 +182,7 @@ class Node(Io):
         if mend:
             self.member.damaged()
             self.salvaged = salvage(self.directory, self.files)
+            self.member.recall()
         self.store = self.open()
         self.replayed = self.store.applied
         self.callbacks = Callbacks(
@@ -189,6 +191,7 @@ class Node(Io):
             lambda *role: self.roles.append(role),
             self.lost.extend,
             lambda sender, install, done: self.installs.append((sender, install, done)),
+            lambda text, bad: self.notices.append((text, bad)),
         )
         self.group = self.member.join(self.store.log, self, self.callbacks)
         self.groups.start()

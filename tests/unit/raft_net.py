@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.raft.core.core import Core
@@ -77,7 +78,7 @@ class Member:
         """The others' confirmed entries that it knew at its last start."""
         self.start()
 
-    def start(self, *, recovering: bool = False, forgetful: bool = False) -> None:
+    def start(self, *, recovering: bool = False, forgetful: bool = False, **damage: Any) -> None:
         """Start or restart from what is on disk."""
         self.writes.clear()
         self.held_sends.clear()
@@ -94,6 +95,7 @@ class Member:
             recovering=recovering,
             forgetful=forgetful,
             confirmed=self.confirmed,
+            **damage,
         )
         self.forgetful = forgetful
         self.seed += 1000
@@ -325,6 +327,7 @@ def lone(
     recovering: bool = False,
     options: RaftOptions = OPTIONS,
     seed: int = 1,
+    **damage: Any,
 ) -> Core:
     """Return a core without peers whose log has entries of `terms`, and that has not voted."""
     frames = log_of(*terms)
@@ -336,6 +339,7 @@ def lone(
         options=options,
         random=Random(seed),
         recovering=recovering,
+        **damage,
     )
     core.heard = -1000
     return core

@@ -1,6 +1,7 @@
 """One log entry as bytes.
 
-Belongs here: the frame layout, encoding, decoding, and the search for frames in damaged bytes. Little-endian:
+Belongs here: the frame layout, encoding, decoding, the search for frames in damaged bytes, and what was found there.
+Little-endian:
 
     u32 magic
     u32 crc      of the rest of the header and the body
@@ -68,6 +69,23 @@ class Frame(msgspec.Struct, gc=False):
     count: int
     body: bytes
     write: int = 0
+
+
+UNKNOWN = (0, 0)
+"""Index and term of no entry."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Knowledge of a damaged log as it was before: see raft/core/restore.py.
+
+    newest: index and term of its last entry, or UNKNOWN.
+    cut: of the entry before the first damage, where the log was cut.
+    frames: intact entries behind the damage, by index.
+    """
+
+    newest: tuple[int, int] = UNKNOWN
+    cut: tuple[int, int] = UNKNOWN
+    frames: dict[int, Frame] = {}
 
 
 def encode_header(frame: Frame, write: int, salt: int) -> bytes:

@@ -1,27 +1,38 @@
 """Repair of damaged logs from what other members have.
 
 Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
-opened and the group can give it the rest again (`salvage`); verifying a sealed segment and putting another replica's
-file of the same entries in its place (`take_over`); and making a whole file of several damaged ones (`assemble`). Files
-of the same entries differ in salt and time of sealing, and in nothing that is read: frames have the same offsets. A
-group of one has no other copy: its log is never cut like this.
+opened and the group can give it the rest again, and setting aside what is intact behind that (`salvage`); verifying a
+sealed segment and putting another replica's file of the same entries in its place (`take_over`); and making a whole
+file of several damaged ones (`assemble`). Files of the same entries differ in salt and time of sealing, and in nothing
+that is read: frames have the same offsets. A group of one has no other copy: its log is never cut like this.
 
 Invariant 3: before `salvage` is called the member is durably marked as recovering (`Member.damaged`), because entries
-that it acknowledged go.
+that it acknowledged go from its log. docs/internals/replication.md#damaged-logs has the rules for what is set aside.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from zlib import crc32
 
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header, salt_at, unwritten
+from lakestream.log.format.frame import (
+    MAGIC_BYTES,
+    UNKNOWN,
+    Frame,
+    Held,
+    Kind,
+    decode_frame,
+    encode_header,
+    salt_at,
+    unwritten,
+)
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
 from lakestream.log.format.packed import BLOCK_BYTES, PackedView, read_plain
@@ -49,55 +60,61 @@ from lakestream.log.format.segment import (
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.protocol.decoding import DECODE_ERRORS, PackDecoder
+
+ASIDE = "aside"
+"""Name of the file with what was set aside, beside the log."""
+ASIDE_BYTES = 64 << 20
+"""Maximum size of the bodies of entries that are set aside (64 MiB); those nearest to the damage stay."""
+_HELD = PackDecoder(Held)
 
 
 class Salvaged(msgspec.Struct, frozen=True):
-    """Result of `salvage`. `intact_through`: the newest entry left, or 0. `damage`: the first damage found.
+    """Result of `salvage`. `intact_through`: the newest entry left. `damage`: the first damage found, and its extent.
 
-    `cut_entries` were read and removed; with `intact_through` 0 the group begins with nothing and is given everything,
-    entry by entry or as a state.
+    With `intact_through` 0 the group begins with nothing and is given everything, entry by entry or as a state.
     """
 
     intact_through: int
-    cut_entries: int
     damage: str
 
 
-def salvage(directory: str, files: Files) -> Salvaged:
+def salvage(directory: str, files: Files, usable: bool = True) -> Salvaged:
     """Cut the log in `directory` (a stream's, or another group's) to what is intact. Block. Raise OSError.
 
     Everything is read. Killed on the way, the log is still damaged, or is whole already: call it again. The checkpoint
     stays if the log reaches that far; otherwise the state is replayed from the first entry, and if that has left the
-    log, nothing can be used.
+    log, nothing can be used; nor is it with `usable` False. What is intact and not used is set aside.
     """
     log_directory = os.path.join(directory, LOG_DIRECTORY)
     names = _segments(log_directory, files)
-    damage = ""
-    last = 0
-    cut = 0
-    expected = first_index_of(names[0]) if names else 0
+    damage = "" if names else f"{log_directory}: the segments are missing"
+    last = term = end = 0
+    whole, newest = len(names), None
+    expected = first = first_index_of(names[0]) if names else 0
     for position, name in enumerate(names):
         path = os.path.join(log_directory, name)
         found = _Walk(path, files, expected)
-        last = max(last, found.last_index)
+        last, term, newest = max(last, found.last_index), found.last_term or term, found.newest or newest
         expected = found.last_index + 1
-        newest = position == len(names) - 1
-        if not found.damage and (found.sealed or newest):
-            continue
-        damage = found.damage or f"{path}: the footer of this sealed segment is damaged"
-        for later in reversed(names[position + 1 :]):
-            cut += _count(os.path.join(log_directory, later), files)
-            files.remove(os.path.join(log_directory, later))
-        _cut_file(files, path, found.end)
-        break
-    if not _segments(log_directory, files):
+        if found.damage or not (found.sealed or position == len(names) - 1):
+            damage = found.damage or f"{path}: the footer of this sealed segment is damaged"
+            whole, end = position, found.end
+            break
+    usable = usable and (whole > 0 or end >= HEADER_SIZE) and _usable(directory, files, first, last)
+    behind = [os.path.join(log_directory, name) for name in (names[whole:] if usable else names)]
+    if behind:
+        gap = _keep(directory, files, (last, term), usable, behind, newest)
+        damage += gap if damage else ""
+    if not usable:
         _empty(directory, files)
-        return Salvaged(0, cut, damage or f"{log_directory}: the segments are missing")
-    if not _usable(directory, files, first_index_of(names[0]), last):
-        _empty(directory, files)
-        return Salvaged(0, cut + last, damage or f"{directory}: the checkpoint or an outline is damaged")
+        return Salvaged(0, damage or f"{directory}: the checkpoint or an outline is damaged")
+    for path in reversed(behind[1:]):
+        files.remove(path)
+    if behind:
+        _cut_file(files, behind[0], end)
     files.sync_directory(log_directory)
-    return Salvaged(last, cut, damage)
+    return Salvaged(last, damage)
 
 
 def _segments(directory: str, files: Files) -> list[str]:
@@ -110,8 +127,9 @@ class _Walk:
     def __init__(self, path: str, files: Files, first_index: int) -> None:
         self.sealed = False
         self.damage = ""
-        self.end = 0
+        self.end = self.last_term = 0
         self.last_index = first_index - 1
+        self.newest: Frame | None = None  # with messages
         try:
             with files.opened(path) as fd:
                 header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
@@ -131,7 +149,7 @@ class _Walk:
             self.sealed = sealed.footer.last_index == self.last_index
             self.damage = self.damage or ("" if self.sealed else f"{path}: the footer is of another file")
         if self.damage and is_packed(content):
-            self.end, self.last_index = 0, first_index - 1
+            self.end, self.last_index, self.last_term = 0, first_index - 1, 0
 
     def _frames(self, content: bytes, path: str, salt: int, sealed: bool) -> None:
         self.end = HEADER_SIZE
@@ -143,7 +161,9 @@ class _Walk:
                 self.damage = f"{path}: damaged at offset {self.end}: {frame if isinstance(frame, str) else 'order'}"
                 return
             self.end += FRAME_HEADER + len(frame.body)
-            self.last_index = frame.index
+            self.last_index, self.last_term = frame.index, frame.term
+            if frame.kind is Kind.MESSAGES:
+                self.newest = frame
 
 
 def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
@@ -158,10 +178,63 @@ def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
     return end
 
 
-def _count(path: str, files: Files) -> int:
+def _keep(
+    directory: str, files: Files, end: tuple[int, int], behind: bool, paths: Sequence[str], newest: Frame | None
+) -> str:
+    """Set the intact entries in these segments aside, durably; return a text about the first gap.
+
+    A salvage behind one that was killed finds less, and one of a log that has not recovered from earlier damage finds
+    what other members sent: both leave the file as it is. One that cannot use what an earlier one left adds that.
+
+    Args:
+        end: index and term of the last entry before the first damage.
+        behind: keep those behind it; else all.
+        newest: the last messages before it.
+    """
+    frames, room, last = dict[int, Frame](), ASIDE_BYTES, end[0] if behind else 0
+    for path in paths:
+        for frame in _intact(files, path):
+            if room > 0 and frame.index > last:
+                frames[frame.index] = frame
+                room, last = room - len(frame.body), frame.index
+    path, before = os.path.join(directory, ASIDE), read_aside(files, directory)
+    adds = not behind and before.cut == end
+    if adds or not files.exists(path):
+        body = msgspec.msgpack.encode(Held(cut=end if behind else UNKNOWN, frames=frames | before.frames))
+        files.write_whole(path, [crc32(body).to_bytes(4, "little"), body])
+    after = max((record.seq for record in iter_records(newest.body)), default=0) if newest is not None else 0
+    rest = [frame for index, frame in frames.items() if index > end[0]]
+    if rest and rest[0].index == end[0] + 1:
+        return ""  # only a footer is damaged
+    later = next((frame for frame in rest if frame.kind is Kind.MESSAGES), None)
+    entries = f"{end[0] + 1} to {rest[0].index - 1}" if rest else f"from {end[0] + 1} on"
+    seqs = f"{after + 1} to {next(iter_records(later.body)).seq - 1}" if later is not None else f"from {after + 1} on"
+    return f"; entries {entries} cannot be read here (messages: sequences {seqs})"
+
+
+def _intact(files: Files, path: str) -> Iterator[Frame]:
+    """Yield the frames of a segment that can be read, whatever is damaged before them."""
     with files.opened(path) as fd:
         end = read_end(files, fd)
-    return end.footer.last_index - end.footer.first_index + 1 if end is not None else 0
+        size = end.frames_end if end is not None else files.size(fd)
+    content, at = readable(files, path, size), HEADER_SIZE
+    salt = _salt(content)
+    while 0 <= at < len(content):
+        frame = decode_frame(content, at, len(content), salt)
+        if isinstance(frame, Frame):
+            yield frame
+            at += FRAME_HEADER + len(frame.body)
+        else:
+            at = content.find(MAGIC_BYTES, at + 1)
+
+
+def read_aside(files: Files, directory: str) -> Held:
+    """Return what was set aside of the log in `directory`; nothing if that is damaged itself. Block. Raise OSError."""
+    try:
+        content = files.read(os.path.join(directory, ASIDE))
+        return _HELD.decode(content[4:]) if crc32(content[4:]).to_bytes(4, "little") == content[:4] else Held()
+    except (FileNotFoundError, *DECODE_ERRORS):
+        return Held()
 
 
 def _cut_file(files: Files, path: str, end: int) -> None:

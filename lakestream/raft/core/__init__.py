@@ -16,4 +16,5 @@ In reading order:
 - `follower.py`: Handling of the leader's messages.
 - `reads.py`: Linearizable reads.
 - `confirmed.py`: Detection of disks that were rolled back: a member holds less than it had confirmed.
+- `restore.py`: Damaged logs without a leader: what their members may do, and how they get back what they had.
 """

@@ -12,13 +12,9 @@ all members: in the heartbeats of the clock, in probes, and when it quiesces. Ea
 """
 
 # The problem. Raft's proof needs disks that keep what they acknowledged. A volume that is restored from a snapshot does
-# not: log and hard state are consistent, only old. With three members a, b and c, where a and b have confirmed entry 9:
-#
-#     b is restored to entry 5, and a is lost. b and c both end at 5, so each may elect the other. Both are correct by
-#     their own files. Entry 9, which was committed, is gone, and nobody has noticed.
-#
-# Checksums do not help, since nothing is damaged, and no file beside the log helps, since it is restored with the log.
-# Only the other members can know. So each of them remembers how far each member was.
+# not: log and hard state are consistent, only old, so no checksum and no file beside the log helps. If a and b of three
+# have confirmed entry 9, b is restored to entry 5, and a is lost, then b and c may elect each other without it. Only
+# the other members can know. So each of them remembers how far each member was.
 #
 # What is remembered: (member, index, term) of the newest entry that the member confirmed *and* that was committed. An
 # entry that a member confirmed and that was never committed may rightly be replaced by the next leader, so a record of
@@ -40,13 +36,7 @@ all members: in the heartbeats of the clock, in probes, and when it quiesces. Ea
 # so itself, and if it has not, the entry is lost already. Stopping the only members that still serve would not bring it
 # back.
 #
-# Why records are not synced. They would cost a sync for each entry, to guard against what happens once in years. They
-# are written with what is written anyway, at the latest every five seconds (group/hard_state.py), so the newest
-# acknowledgements may be missing: those of the last moments before a leader was lost, or before a crash of the machine.
-# docs/replication.md#disks-that-were-rolled-back says so to operators.
-#
-# What this cannot find: all members restored to the same moment (then nothing contradicts), and a rollback while no
-# other member that remembers is alive.
+# docs/internals/replication.md#disks-that-were-rolled-back has what this costs, and what it cannot find.
 #
 # Invariant: a record never names an entry beyond what its member had durable when it was made, so it accuses nobody
 # whose disk is in order.
@@ -55,6 +45,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from lakestream.log.format.frame import UNKNOWN
 from lakestream.raft.core.messages import AppendReply, Confirmed
 from lakestream.raft.core.progress import Progress
 from lakestream.raft.core.ready import Conflict, RolledBack
@@ -133,6 +126,8 @@ def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool
         return True
     if not state.recovering or state.joining:
         _roll_back(state, sender, index, term)
+    elif UNKNOWN != state.held.newest < (index, term):  # the file `raft` was behind
+        state.held = msgspec.structs.replace(state.held, newest=(index, term))
     return True
 
 

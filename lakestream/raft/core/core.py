@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from lakestream.log.format.frame import Frame
-from lakestream.raft.core import election, follower
+from lakestream.log.format.frame import Frame, Held
+from lakestream.raft.core import election, follower, restore
 from lakestream.raft.core.leader import Leader
 from lakestream.raft.core.log_view import LogView
 from lakestream.raft.core.messages import (
@@ -100,6 +100,7 @@ class Core(State):
         joining: bool = False,
         confirmed: Sequence[Confirmed] = (),
         remembers: bool = True,
+        held: Held = Held(),  # noqa: B008 - frozen
     ) -> None:
         """Begin (again) as a follower; everything in the log is durable.
 
@@ -121,6 +122,7 @@ class Core(State):
                 it votes, but does not campaign by one of the memberships that it meets on its way through the log.
             confirmed: what the members are known to have acknowledged, as last kept.
             remembers: what this member acknowledges is durable (not with a log that is synced later, or never).
+            held: what is known of a damaged log.
         """
         log = LogView(terms, membership, changes, hard.commit)
         super().__init__(me, hard, log, options, random)
@@ -128,6 +130,10 @@ class Core(State):
         self.forgetful = forgetful
         self.joining = joining
         self.remembers = remembers
+        if self.recovering and not self.forgetful:
+            self.held = held
+            if restore.is_whole(self):
+                restore.end(self)
         self.confirmed = {each.member: each for each in confirmed} if remembers else {}
         self._given = (hard.term, hard.vote, self.role, self.leader)
         self._given_commit = log.commit
@@ -215,6 +221,14 @@ class Core(State):
         if isinstance(message, Vote):
             election.on_vote(self, sender, message)
             return
+        # Entries are the same in every term. A leader sends them without being asked.
+        if isinstance(message, Recover) and message.held:
+            if self.leading is None:
+                restore.on_ask(self, sender, message)
+            return
+        if isinstance(message, RecoverTo) and message.asked is not None:
+            restore.on_answer(self, message, message.asked)
+            return
         if message.term > self.term:
             # Raft §5.1. A granted pre-vote carries the requested term, which no member has adopted yet.
             if not (isinstance(message, VoteReply) and message.pre and message.granted):
@@ -232,7 +246,7 @@ class Core(State):
             self.leading.prepare()
         out, log = self.out, self.log
         some = bool(out.messages or out.sends or out.reads or out.lost_reads or out.install or out.recovered)
-        some = some or bool(out.rolled_back or out.stopped or out.warnings)
+        some = some or bool(out.rolled_back or out.stopped or out.warnings or out.missing)
         if log.cut_after is not None:
             out.truncate_after, log.cut_after = log.cut_after, None
             some = True
@@ -271,13 +285,16 @@ class Core(State):
         """
         return self._lead().propose_membership(membership)
 
-    def fill(self, send: SendEntries, entries: list[LogEntry]) -> Append | None:
-        """Return the Append for a SendEntries, to be sent to `send.to` at once, or None if it is no longer needed.
+    def fill(self, send: SendEntries, entries: list[LogEntry]) -> Append | RecoverTo | None:
+        """Return the message for a SendEntries, to be sent to `send.to` at once, or None if it is no longer needed.
 
         Args:
             send: as it came in a Ready.
             entries: from `send.first` on; none when they cannot be had (tell `compacted` before, when they are gone).
         """
+        wanted, asked = self.offers.get(send.to, (None, Recover(0, 0)))
+        if wanted is send:
+            return RecoverTo(self.term, asked.nonce, 0, asked, entries)
         return None if self.leading is None else self.leading.fill(send, entries)
 
     def persisted(self, index: int, epoch: int) -> None:

@@ -6,7 +6,7 @@ Belongs here: campaigns and votes (Raft §5.2, §5.4.1), pre-votes (thesis §9.6
 
 from __future__ import annotations
 
-from lakestream.raft.core import confirmed
+from lakestream.raft.core import confirmed, restore
 from lakestream.raft.core.leader import Leader
 from lakestream.raft.core.messages import TimeoutNow, Vote, VoteReply
 from lakestream.raft.core.ready import Role
@@ -61,6 +61,7 @@ def _report_lost_leader(state: State) -> None:
         for voter in membership.voters:
             if voter != state.me:
                 state.send(voter, Vote(state.term + 1, 0, 0, True))
+        restore.go_on(state)
 
 
 def _decide(state: State) -> bool:
@@ -84,7 +85,7 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
     """Answer a candidate."""
     confirmed.on_claim(state, sender, message.confirmed_index, message.confirmed_term)
     index, term = confirmed.known_of(state, sender)
-    eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
+    eligible = restore.may_vote(state, message) and state.log.up_to_date(message.last_index, message.last_term)
     eligible = eligible and message.last_index >= index  # else its disk was rolled back, and the reply says so
     if message.pre:
         # The reply to a pre-vote changes neither term nor vote.

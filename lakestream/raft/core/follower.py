@@ -6,10 +6,8 @@ member with a damaged log.
 
 from __future__ import annotations
 
-import msgspec
-
-from lakestream.log.format.frame import Frame, Kind
-from lakestream.raft.core import confirmed
+from lakestream.log.format.frame import Frame
+from lakestream.raft.core import confirmed, restore
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
@@ -18,8 +16,6 @@ from lakestream.raft.core.messages import (
     Quiesce,
     Recover,
     RecoverTo,
-    decode_membership,
-    frame_of,
 )
 from lakestream.raft.core.ready import BadMessage, Role
 from lakestream.raft.core.state import State
@@ -69,7 +65,7 @@ def on_append(state: State, sender: str, message: Append) -> None:
     entries = message.entries
     last = prev + len(entries)
     if entries:
-        frames = _frames(state, message)
+        frames = restore.frames_behind(prev, message.prev_term, entries, message.term)
         if frames[0].index <= log.commit and not _agrees(state, sender, frames):
             return
         _append(state, frames)
@@ -92,24 +88,6 @@ def _acknowledge(state: State, read: int = 0) -> None:
     match = state.acked = state.durable_match()
     term = state.log.terms.term_once(match) or 0
     state.send(state.leader, AppendReply(state.term, match, read=read, match_term=term))
-
-
-def _frames(state: State, message: Append) -> list[Frame]:
-    """Return the entries as frames. Raise BadMessage before anything is changed."""
-    index, term = message.prev_index, message.prev_term
-    frames = []
-    try:
-        for entry in message.entries:
-            index += 1
-            if entry.index != index or not term <= entry.term <= message.term:
-                raise BadMessage(f"entry {entry.index} of term {entry.term} where entry {index} belongs")
-            term = entry.term
-            frames.append(frame_of(entry))
-            if entry.kind == Kind.MEMBERSHIP:
-                decode_membership(entry.body)
-    except (ValueError, msgspec.DecodeError) as error:
-        raise BadMessage(f"entry {index} cannot be understood: {error}") from error
-    return frames
 
 
 def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
@@ -153,6 +131,7 @@ def persisted(state: State) -> None:
         _acknowledge(state)
     if state.recovering:
         _check_recovered(state)
+        restore.go_on(state)
 
 
 def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
@@ -257,9 +236,8 @@ def _check_recovered(state: State) -> None:
     """End recovery once the log holds everything that this member acknowledged and that was committed.
 
     It was acknowledged to a leader of this term, which is the one that answered, or of an older one, and then the
-    leaders since were elected without this member's vote from members that have what was committed.
+    leaders since were elected without this member's vote, or with one for a log as long as its own had been, from
+    members that have what was committed. A log that has everything again that it had needs no leader's word.
     """
-    if state.recover_to is not None and state.durable_match() >= state.recover_to:
-        state.recovering = False
-        state.recover_to = None
-        state.out.recovered = True
+    if restore.is_whole(state) or (state.recover_to is not None and state.durable_match() >= state.recover_to):
+        restore.end(state)

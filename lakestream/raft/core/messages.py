@@ -172,19 +172,30 @@ class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
 
     `forgot`: it lost its hard state, too, so it cannot tell a leader from a former one, and wants to be answered only
     when a majority without it confirms that this leader leads.
+    `held` > 0: there is no leader. Every member is asked for the entries behind `last` through `held`, which the sender
+    had (restore.py). Earlier releases ignore these fields.
     """
 
     term: int
     nonce: int
     forgot: bool = False
+    last: int = 0
+    last_term: int = 0
+    held: int = 0
+    held_term: int = 0
 
 
 class RecoverTo(msgspec.Struct, array_like=True, tag="rt", gc=False):
-    """Reply to Recover with the leader's last index: nothing that the member ever acknowledged lies beyond it."""
+    """Reply to Recover with the leader's last index: nothing that the member ever acknowledged lies beyond it.
+
+    `asked`: it replies to that Recover without a leader, with the first of the entries behind its `last`.
+    """
 
     term: int
     nonce: int
     index: int
+    asked: Recover | None = None
+    entries: list[LogEntry] = []
 
 
 Message = Append | AppendReply | Vote | VoteReply | TimeoutNow | Install | InstallReply | Quiesce | Recover | RecoverTo

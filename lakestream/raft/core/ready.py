@@ -154,5 +154,7 @@ class Ready(msgspec.Struct):
     stopped: Conflict | None = None
     """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
     AppendReply in `messages` that reports it promises nothing and may be sent at once."""
+    missing: tuple[int, int] | None = None
+    """The first and last of the entries that are damaged here, and that no member without a leader has sent."""
     warnings: list[RolledBack | Conflict] = []
     """The same findings about other members, to be logged; this member continues."""

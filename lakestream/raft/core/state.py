@@ -9,9 +9,10 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
+from lakestream.log.format.frame import Held
 from lakestream.raft.core.log_view import LogView
-from lakestream.raft.core.messages import Confirmed, HardState, Install, Message
-from lakestream.raft.core.ready import RaftOptions, Ready, Role
+from lakestream.raft.core.messages import Confirmed, HardState, Install, Message, Recover
+from lakestream.raft.core.ready import RaftOptions, Ready, Role, SendEntries
 
 NEVER = -(1 << 40)
 """A tick long ago."""
@@ -75,6 +76,12 @@ class State:
         self.recover_to: int | None = None
         """The index that the leader of `term` sent; see `RecoverTo`."""
         self.recover_asked = NEVER
+        self.held = Held()
+        """Knowledge of a damaged log as it was before."""
+        self.offers: dict[str, tuple[SendEntries, Recover]] = {}
+        """Entries that are being read for other damaged members, by their names."""
+        self.in_vain = 0
+        """Number of times that a damaged member asked for the entries behind its log."""
         self.remembers = True
         """True if acknowledged entries are durable, so that a log with fewer means a disk that was rolled back."""
         self.confirmed: dict[str, Confirmed] = {}

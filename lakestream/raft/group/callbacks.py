@@ -78,12 +78,16 @@ class OwnerState:
         self.callbacks.on_commit([])
 
     def report(self, ready: Ready) -> None:
-        """Report findings about disks that were rolled back."""
+        """Report findings about disks that were rolled back or damaged."""
         notice = self.callbacks.on_notice
         if ready.rolled_back is not None:
             notice(rolled_back_text(ready.rolled_back), True)
         for found in ready.warnings:
             notice(conflict_text(found) if isinstance(found, Conflict) else rolled_back_text(found), True)
+        if ready.missing is not None:
+            first, last = ready.missing
+            text = f"entries {first} to {last} are damaged here, and no member that can be reached has them"
+            notice(f"{text}: see 'Damage of several replicas' in docs/replication.md", True)
         if ready.recovered:
             notice("this node has caught up and votes again", False)
 

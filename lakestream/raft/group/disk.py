@@ -6,6 +6,7 @@ become durable; which batches of all members of a node share a thread. A member 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import msgspec
 from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Appended, SealState
+from lakestream.log.store.repair import ASIDE
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
 from lakestream.raft.group.hard_state import PersistentState, StateFile
@@ -81,9 +83,9 @@ class Worked(msgspec.Struct):
 
 def replacing(log: SegmentLog, file: StateFile, replacement: Replacement, now: PersistentState) -> Work:
     """Return the work that puts a fetched state in place; the term, vote and promises of `now` stay valid."""
-    index = replacement.index
+    index, term = replacement.index, replacement.term
     hard = msgspec.structs.replace(now.hard, commit=index)
-    kept = PersistentState(hard, replacement.membership, index, index, index, replacement.term)
+    kept = PersistentState(hard, replacement.membership, index, index, index, term, durable_term=term, had=now.had)
     kept = msgspec.structs.replace(
         kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
     )
@@ -292,6 +294,8 @@ def perform(work: Work) -> Worked:
         log.settle()
     if kept is not None:
         file.write(kept, sync=work.keep_synced)
+        if work.keep_synced and not kept.recovering:
+            log.files.remove(os.path.join(os.path.dirname(file.path), ASIDE))
     if work.seal is not None:
         state, index = work.seal
         if log.open_segment.first_index <= index:

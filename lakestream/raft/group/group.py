@@ -353,6 +353,10 @@ class Member(ABC):
         """
 
     @abstractmethod
+    def recall(self) -> None:
+        """Read what `repair.salvage` has set aside. Block; call it behind that, before `join`."""
+
+    @abstractmethod
     def join(self, log: Log, io: Io, owner: GroupOwner) -> Group:
         """Return the group over an open log of which everything known to be committed is applied.
 

@@ -50,7 +50,9 @@ class PersistentState(msgspec.Struct, frozen=True):
         later ones.
     durable: the index through which this member's log was synced.
     base, base_term: entries through `base` cannot be sent one by one: they are not in the log, or have unknown terms.
+    durable_term: the term of entry `durable`; 0: not known.
     recovering: the log was damaged; see `Core`.
+    had: index and term of the newest entry of the log before it was damaged; term 0: not known (core/restore.py).
     forgetful: recovering, and the hard state was lost, too.
     joining: recovering only because the member is new in an existing group.
     confirmed: what the members are known to have acknowledged (core/confirmed.py), written without a sync.
@@ -71,6 +73,8 @@ class PersistentState(msgspec.Struct, frozen=True):
     past: Runs = ()
     past_through: int = 0
     past_term: int = 0
+    durable_term: int = 0
+    had: tuple[int, int] = (0, 0)
 
 
 _PERSISTENT_STATE = PackDecoder(PersistentState)
@@ -83,7 +87,9 @@ def updated(kept: PersistentState, core: Core, durable: int) -> PersistentState:
         kept,
         hard=core.hard,
         durable=durable,
+        durable_term=terms.term(durable) or 0,
         recovering=core.recovering,
+        had=core.held.newest,
         forgetful=core.recovering and kept.forgetful,  # until recovery ends, although the core resets it earlier
         joining=core.recovering and kept.joining,
         confirmed=tuple(core.confirmed.values()),
@@ -99,7 +105,7 @@ class StateFile:
     def __init__(self, files: Files, directory: str) -> None:
         """Name the file in `directory`, which exists, without opening it."""
         self.path = os.path.join(directory, NAME)
-        self._files = files
+        self.files = files
         self._fd = -1
         self._number = 0
         self._synced = 0  # the slot that was synced last
@@ -107,19 +113,19 @@ class StateFile:
     def read(self) -> PersistentState | None:
         """Return the content, or None if there is no file. Raise CorruptLog if no slot is intact, OSError."""
         try:
-            self._fd = self._files.open(self.path, write=True)
+            self._fd = self.files.open(self.path, write=True)
         except FileNotFoundError:
             return None
-        if self._files.size(self._fd) < SLOT + _HEAD.size:  # its first content is in the second slot
+        if self.files.size(self._fd) < SLOT + _HEAD.size:  # its first content is in the second slot
             raise CorruptLog(self.path, 0, "it is cut short: one of its two slots is missing")
         found: PersistentState | None = None
         for slot in (0, 1):
-            number, kept = decode_slot(self._files.read_at(self._fd, SLOT, slot * SLOT))
+            number, kept = decode_slot(self.files.read_at(self._fd, SLOT, slot * SLOT))
             if kept is not None and number > self._number:
                 self._number, self._synced, found = number, slot, kept
         if found is None:
             raise CorruptLog(self.path, 0, "neither of its two slots holds a term and a vote")
-        self._files.sync(self._fd)  # a killed process may not have synced the newer slot
+        self.files.sync(self._fd)  # a killed process may not have synced the newer slot
         return found
 
     def write(self, kept: PersistentState, sync: bool) -> None:
@@ -131,21 +137,21 @@ class StateFile:
         rest = struct.pack("<QI", self._number + 1, len(body)) + body
         content = [_MAGIC, crc32(rest).to_bytes(4, "little"), rest, bytes(-len(body) % UNIT)]
         if self._fd < 0:  # in one step: a file without an intact slot counts as damaged
-            self._files.write_whole(self.path, [bytes(slot * SLOT), *content])
-            self._fd = self._files.open(self.path, write=True)
+            self.files.write_whole(self.path, [bytes(slot * SLOT), *content])
+            self._fd = self.files.open(self.path, write=True)
             sync = False
             self._synced = slot
         else:
-            self._files.write(self._fd, content, slot * SLOT)
+            self.files.write(self._fd, content, slot * SLOT)
         self._number += 1
         if sync:
-            self._files.sync(self._fd)
+            self.files.sync(self._fd)
             self._synced = slot
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
         if self._fd >= 0:
-            self._files.close(self._fd)
+            self.files.close(self._fd)
             self._fd = -1
 
 

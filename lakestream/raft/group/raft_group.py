@@ -473,7 +473,7 @@ class RaftGroup(Group):
             # Write and promise nothing more, but let another member lead.
             self._out.give_away(ready.messages)
             return
-        if ready.warnings or ready.recovered or ready.rolled_back is not None:
+        if ready.warnings or ready.recovered or ready.missing or ready.rolled_back is not None:
             self._owner.report(ready)
         if ready.stopped is not None:
             self._out.give_away(ready.messages)

@@ -296,6 +296,8 @@ class SoloMember(Member):
     def damaged(self) -> None:
         raise LogError(f"the log of group {self.group} is damaged, and no other node has a copy; restore a backup")
 
+    def recall(self) -> None: ...
+
     def join(self, log: Log, io: Io, owner: GroupOwner) -> SoloGroup:
         return SoloGroup(log, io, owner, self.me)
 

@@ -173,6 +173,8 @@ MESSAGES = (
     Quiesce(1, 1, 1),
     Recover(1, 5, True),
     RecoverTo(1, 5, 9),
+    Recover(1, 5, False, 1, 1, 3, 1),
+    RecoverTo(1, 5, 0, Recover(1, 5, False, 1, 1, 3, 1), [LogEntry(4, 1, 2, 0, b"")]),
 )
 
 

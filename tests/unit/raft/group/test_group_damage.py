@@ -15,6 +15,7 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.recovery import open_log
+from lakestream.log.store.repair import ASIDE, read_aside, salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.raft.core.messages import Append, HardState, Membership, RecoverTo
@@ -233,6 +234,135 @@ def test_a_damaged_member_does_not_make_a_leader_of_itself_or_of_another_that_la
     world.elect()
     world.ticks(30)
     assert [each.messages for each in world.nodes.values()] == [named("x")] * 3
+
+
+# ---------------------------------------------------------------------- damage of several members
+def spoil(world: World, damage: dict[str, Sequence[int]]) -> None:
+    """End all members, flip a bit in these entries of each, and start all again."""
+    offsets = {name: list(node.log.open_segment.frame_offsets) for name, node in world.nodes.items()}
+    firsts = {name: node.log.open_segment.first_index for name, node in world.nodes.items()}
+    for name in list(world.nodes):
+        world.kill(name)
+    for name, entries in damage.items():
+        for entry in entries:
+            flip(segment_files(str(world.directory / name))[-1], offsets[name][entry - firsts[name]] + 60)
+    for name in offsets:
+        world.start(name, mend=name in damage)
+
+
+def aside_of(world: World, name: str) -> Path:
+    return world.directory / name / ASIDE
+
+
+DAMAGES: list[dict[str, Sequence[int]]] = [
+    {"A": (4,), "B": (6,), "C": (8,)},
+    {"A": (9,), "B": (9,)},
+    {"A": (9,), "B": (9,), "C": (5,)},
+    {"A": (3, 5, 7), "B": (4, 6, 8), "C": (9,)},
+    {"A": (2, 3, 4, 5, 6, 7, 8, 9), "B": (5,), "C": (7, 9)},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_damaged_members_have_left_is_put_together(make: Make, damage: dict[str, Sequence[int]]) -> None:
+    """An entry may be damaged on two of three members, if it is intact on the third one."""
+    world = make()
+    for turn in range(8):
+        world.elect().publish(turn, size=100)
+    world.ticks(3)
+    spoil(world, damage)
+    assert all(aside_of(world, name).exists() for name in damage)
+    world.ticks(80)
+    world.elect().publish("after")
+    world.ticks(5)
+    for name, node in world.nodes.items():
+        assert node.messages == named(*range(8), "after")
+        assert not node.group.recovering
+        assert not aside_of(world, name).exists(), "until it has recovered"
+
+
+def test_an_entry_that_is_damaged_everywhere_stops_the_group_and_is_named(make: Make) -> None:
+    world = make()
+    for turn in range(8):
+        world.elect().publish(turn, size=100)
+    world.ticks(3)
+    spoil(world, {"A": (5,), "B": (5, 7), "C": (5,)})
+    world.ticks(150)
+    for name, node in world.nodes.items():
+        assert not node.leads
+        assert node.log.last_index == 4
+        assert node.salvaged is not None
+        assert "entries 5 to 5 cannot be read here (messages: sequences 4 to 4)" in node.salvaged.damage
+        assert [text for text, bad in node.notices if bad and text.startswith("entries 5 to 5 are damaged here")]
+        assert aside_of(world, name).exists()
+
+
+def test_a_node_that_comes_back_later_brings_what_the_others_lost(make: Make) -> None:
+    world = make()
+    for turn in range(8):
+        world.elect().publish(turn, size=100)
+    world.ticks(3)
+    spoil(world, {"A": (5, 9), "B": (5,)})
+    world.kill("C")
+    world.ticks(100)
+    assert not any(node.leads for node in world.nodes.values())
+    world.start("C")
+    world.ticks(60)
+    assert [node.messages for node in world.nodes.values()] == [named(*range(8))] * 3
+
+
+def test_a_second_salvage_takes_nothing_away(make: Make) -> None:
+    """A kill between what salvage does leaves a log that is damaged still, with fewer entries behind the damage."""
+    world = make(seal_bytes=600)
+    for turn in range(8):
+        world.elect().publish(turn, size=200)
+    world.ticks(3)
+    node = world.nodes["A"]
+    world.kill("A")
+    paths = segment_files(node.directory)
+    assert len(paths) > 2
+    flip(paths[0], 400)
+    files = QuickFiles()
+    whole = salvage(node.directory, files)
+    kept = read_aside(files, node.directory)
+    assert len(kept.frames) > 4
+    flip(paths[0], 200)
+    assert salvage(node.directory, files).intact_through < whole.intact_through
+    assert read_aside(files, node.directory) == kept
+
+
+def test_damage_of_what_was_set_aside_is_noticed(make: Make) -> None:
+    world = make()
+    for turn in range(8):
+        world.elect().publish(turn, size=100)
+    world.ticks(3)
+    directory = world.nodes["A"].directory
+    spoil(world, {"A": (4,)})
+    assert len(read_aside(QuickFiles(), directory).frames) == 5
+    world.kill("A")
+    flip(str(aside_of(world, "A")), 80)
+    assert read_aside(QuickFiles(), directory).frames == {}
+    world.start("A")
+    world.ticks(60)
+    assert world.nodes["A"].messages == named(*range(8))
+
+
+def test_a_member_that_cannot_use_its_checkpoint_keeps_its_entries(make: Make) -> None:
+    """The messages before them have left the log: without a checkpoint there is no state, but others may lack these."""
+    world = make(seal_bytes=600, retain_segments=0)
+    for turn in range(8):
+        world.elect().publish(turn, size=200)
+    world.ticks(3)
+    node = world.nodes["A"]
+    node.store.checkpoint(b"")
+    world.run()
+    assert node.store.drop_through(node.store.applied)
+    world.run()
+    world.kill("A")
+    flip(f"{node.directory}/checkpoint", 60)
+    found = salvage(node.directory, QuickFiles())
+    assert found.intact_through == 0
+    assert max(read_aside(QuickFiles(), node.directory).frames) == node.log.last_index
 
 
 def test_a_member_whose_disk_was_replaced_is_filled_before_it_votes(make: Make) -> None:
