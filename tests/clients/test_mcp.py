@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from lakestream.cli.link import ClientLink, StreamSender
+from lakestream.cli.link import ClientLink
 from lakestream.cli.server_options import Server as Login
 from lakestream.lake.flush import ServerCredentials
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 from lakestream_mcp import shown
+from lakestream_transfer.sending import StreamSender
 from tests.docs.blocks import ROOT, blocks
 from tests.servers import Kind, Server
 from tests.sql_escapes import EVERYTHING

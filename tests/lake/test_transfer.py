@@ -22,8 +22,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from typer.testing import CliRunner, Result
 
 from lakestream.cli.app import app
-from lakestream.cli.link import ClientLink, StreamSender, TransferFailed
+from lakestream.cli.link import ClientLink, TransferFailed
 from lakestream.log.format.record import Record
+from lakestream_transfer.sending import StreamSender
 from tests.servers import Kind, Server
 from tests.terminal import Terminal
 from tests.wire import Wire

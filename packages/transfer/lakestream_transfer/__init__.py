@@ -11,6 +11,7 @@ In reading order:
 - `mapping.py`: Mapping rows of any table to messages.
 - `text_mapping.py`: Mapping rows of text files to messages: CSV fields and JSON lines, in their spelling.
 - `unmapping.py`: Mapping messages to rows of a plain table.
+- `sending.py`: Putting messages into a stream, each once.
 - `importing.py`: One run of an import: the messages of a source, and the stream that takes them, each once.
 - `command.py`: `lakestream import` and `lakestream export`: tables into streams, streams into tables.
 """

@@ -28,12 +28,13 @@ from typing import Any
 
 import msgspec
 
-from lakestream.cli.link import ClientLink, StreamSender, TransferFailed, same
+from lakestream.cli.link import ClientLink, TransferFailed
 from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import progress
 from lakestream.log.format.record import Record
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream_transfer import mapping, tabular, text, text_mapping
+from lakestream_transfer.sending import StreamSender, same
 
 IMPORT_KEY = "lakestream-import"
 """Metadata key of a stream with the import that fills it, so that an interrupted one continues."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from lakestream.cli import link
 from lakestream.cli.app import app
 from lakestream.log.format.record import Record, iter_records
-from lakestream_transfer import command, importing
+from lakestream_transfer import command, importing, sending
 from lakestream_transfer.finding import find
 from lakestream_transfer.mapping import MappingOptions
 from lakestream_transfer.text import TextSource
@@ -108,7 +108,7 @@ def _answered(answer: dict[str, Any]) -> concurrent.futures.Future[bytes]:
 @pytest.fixture(scope="module", autouse=True)
 def _small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link, "BATCH_MSGS", 2)
+        patch.setattr(sending, "BATCH_MSGS", 2)
         patch.setattr("time.sleep", lambda seconds: None)
         yield
 
@@ -144,9 +144,9 @@ def killed_before(streams: Streams, batch: int, then: Callable[[], None] = lambd
 @pytest.mark.parametrize("subject", [b"r.\xff", b"r." + b"x" * 4000])
 def test_a_message_that_no_request_can_have_is_refused_with_its_row(streams: Streams, subject: bytes) -> None:
     streams.max_payload = 6000
-    sender = link.StreamSender(streams, "R", 0)  # type: ignore[arg-type]
+    sender = sending.StreamSender(streams, "R", 0)  # type: ignore[arg-type]
     sender.put([Record(1, 0, subject, b"", b"x" * 1000), Record(2, 0, b"r.1", b"", b"x" * 100)])
-    with pytest.raises(link.RowRefused, match=r"row 3: .* it needs a max_payload of as many"):
+    with pytest.raises(sending.RowRefused, match=r"row 3: .* it needs a max_payload of as many"):
         sender.put([Record(3, 0, subject, b"", b"x" * 5999)])
     sender.finish()
     assert [each.subject for each in streams.messages_stored] == [subject, b"r.1"]
