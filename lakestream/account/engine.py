@@ -15,9 +15,11 @@ from lakestream.meta import deleted_streams
 from lakestream.meta.meta import failure
 from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import Shared
-from lakestream.ports import Bus, Subscribed
+from lakestream.ports import Bus, ClientInfo, Handler, ListedMessages, Messages, Single, Subscribed
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.request import prefixes
+from lakestream.protocol.publishes import Publishes
 from lakestream.stream.acks import Acks
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.events import StreamEvents
@@ -26,8 +28,11 @@ from lakestream.stream.core.storage_use import AccountUse
 if TYPE_CHECKING:
     from lakestream.account.get.direct import DirectGet
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.dormant import Dormant
 
 
+QUEUE = b"_sys_"
+"""Queue group of direct gets (`get/direct.py`)."""
 FROZEN_AGAIN_NS = 60_000_000_000
 """Interval at which a frozen stream is logged again (1 minute)."""
 
@@ -54,6 +59,8 @@ class Engine:
         self.serving = False
         """True while the account has JetStream; otherwise its streams receive nothing from its clients."""
         self.streams: dict[str, Stream] = {}
+        self.dormant: dict[str, Dormant] = {}
+        """Streams that are not open, by name."""
         self.offline: dict[str, str] = {}
         """Reasons of streams that cannot be served, by name: a damaged log, or a newer server is required."""
         self._subscriptions: dict[str, list[Subscribed]] = {}
@@ -83,9 +90,76 @@ class Engine:
             return
         self.node.remove(assignment, lambda outcome: done(failure(outcome, 10059)))
 
+    def shown(self) -> list[Stream | Dormant]:
+        """Return the streams on this node, open or not."""
+        return [*self.streams.values(), *self.dormant.values()]
+
+    # ------------------------------------------------------------------ streams that are not open
+    def rest(self, dormant: Dormant) -> None:
+        name = dormant.name
+        self.dormant[name] = dormant
+        self.use.note(dormant)
+        if not self.serving:
+            return
+        published, asked = (functools.partial(self._hold, name, own) for own in (True, False))
+        found = [self.bus.subscribe(each.encode(), published, runs=True) for each in dormant.config.subjects]
+        for prefix in prefixes(self.domain):
+            if dormant.config.allow_direct:
+                base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
+                found += [self.bus.subscribe(on, asked, QUEUE) for on in (base, base + b".>")]
+            if dormant.consumer_count:
+                found.append(self.bus.subscribe(b"%bCONSUMER.MSG.NEXT.%b.*" % (prefix, name.encode()), asked))
+        if dormant.consumer_count:  # `Acks` declines them only where nobody else listens
+            acks = (b"$JS.ACK.%b.>" % name.encode(), b"$JS.ACK.*.*.%b.>" % name.encode())
+            found += [self.bus.subscribe(on, asked) for on in acks]
+        self._subscriptions[name] = found
+
+    def opening(self, name: str, then: Callable[[], None], size: int = 0) -> bool:
+        """Open a stream that is not open, and call `then`, after everybody who asked before. Return False if it is open
+        or unknown, or too much waits.
+
+        Args:
+            size: bytes that `then` holds.
+        """
+        return name in self.dormant and self.node.keeping.open(self.account, name, then, size)
+
+    def when_open(self, handler: Handler) -> Handler:
+        """Return a handler of requests on subjects that end with a stream's name, which opens the stream first."""
+
+        def asked(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+            def handle() -> None:
+                handler(subject, reply, header, body, client)
+
+            if not self.opening(subject.rpartition(b".")[2].decode("utf-8", "replace"), handle, len(body)):
+                handle()
+
+        return asked
+
+    def _hold(self, name: str, own: bool, messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+        """Open a stream for messages of a client. If they are its `own` they are given to it then, else sent again."""
+        if type(messages) is not Publishes:  # its sender may use it again
+            messages, begin, end = ListedMessages(list(messages.messages(begin, end))), 0, end - begin
+
+        def opened() -> None:
+            at, stream = begin, self.streams.get(name)
+            while own and stream is not None and at < end:
+                at = stream.proposer.take(messages, at, end, client)
+            decline(one for one in messages.messages(at, end) if own or not self.bus.send(one))
+
+        def decline(some: Iterable[Single]) -> None:
+            for one in some:
+                if one.reply:
+                    self.bus.declined(one.subject, one.reply)
+
+        if not self.opening(name, opened, sum(one.content_bytes for one in messages.messages(begin, end))):
+            self._overrun(name, "size")
+            decline(messages.messages(begin, end))
+        return end
+
     # ------------------------------------------------------------------ AccountStreams
     def attach(self, stream: Stream) -> None:
         self.streams[stream.name] = stream
+        self.dormant.pop(stream.name, None)
         stream.store.share()
         self.offline.pop(stream.name, None)
         stream.on_updated, stream.on_failed = self.refresh, self._failed
@@ -97,7 +171,7 @@ class Engine:
 
     def detach(self, name: str, trouble: str = "") -> None:
         self._unsubscribe(name)
-        stream = self.streams.pop(name, None)
+        stream = self.streams.pop(name, None) or self.dormant.pop(name, None)
         if stream is not None:
             self.use.forget(stream)
         if trouble:

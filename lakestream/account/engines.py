@@ -6,6 +6,7 @@ one account, `meta/shared.py` the services that all share.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,9 @@ class Engines:
         """Remove all streams of an account; on the meta leader."""
         for assignment in self.node.assignments(account, restoring=True):
             gone = AbandonStream if assignment.restoring else RemoveStream
-            self.node.meta.propose(gone(assignment.uid), lambda outcome: None)
+            remove = functools.partial(self.node.meta.propose, gone(assignment.uid), lambda outcome: None)
+            if not self.of(account).opening(assignment.name, remove):
+                remove()
         self.node.keeping.discard(account)
 
     def recover(self) -> None:

@@ -132,7 +132,7 @@ class SoloMeta:
         self.state.apply(op, self.as_of)
 
     def forget(self, uid: str) -> None:
-        """Remove the assignment of a dormant stream."""
+        """Remove the assignment of a stream that is not served any more."""
         self.as_of += 1
         self.state.apply(RemoveStream(uid), self.as_of)
         self.state.tombstones.clear()

@@ -112,6 +112,20 @@ class Keeping:
     def discard(self, account: str) -> None:
         """Remove the account's streams that are not open."""
 
+    def open(self, account: str, name: str, then: Callable[[], None], size: int = 0) -> bool:
+        """Open a dormant stream, and call `then` once it is open, or cannot be. Return False if too much waits.
+
+        Args:
+            size: bytes that `then` holds.
+        """
+        return False
+
+    def compacting(self) -> None:
+        """Open the dormant streams whose logs have something that a compactor moves into their tables now."""
+
+    def close(self) -> None:
+        """Leave to the next start which streams it need not open, once all are closed. Block."""
+
 
 class Shown:
     """Information about streams and nodes that depends on the cluster; without one."""
@@ -227,6 +241,7 @@ class MetaNode:
     def close(self) -> None:
         """Write the last checkpoints. Block; after `stop`."""
         self.replicas.close()
+        self.keeping.close()
         self.meta.close()
 
     # ------------------------------------------------------------------ leaders

@@ -16,6 +16,7 @@ from lakestream.stream.core.events import StreamEvents
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.dormant import Dormant
 
 
 class Peers(Transport, Calls, Protocol):
@@ -50,6 +51,8 @@ class AccountStreams(Protocol):
     account: str
     streams: dict[str, Stream]
     """Streams visible to clients of the account, by name."""
+    dormant: dict[str, Dormant]
+    """Streams that are not open, by name."""
     offline: dict[str, str]
     """Streams that cannot be served, with the reason."""
     serving: bool
@@ -61,6 +64,9 @@ class AccountStreams(Protocol):
 
     def detach(self, name: str, trouble: str = "") -> None:
         """Remove a stream; `trouble`: the reason if its log cannot be used."""
+
+    def rest(self, dormant: Dormant) -> None:
+        """Add a stream that is not open, in the place of the open one; its first use opens it."""
 
     def refresh(self, stream: Stream) -> None:
         """Renew the subscriptions after a change of the stream's subjects or role."""

@@ -62,6 +62,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of sealed segments that are verified in a second, on average; 0: none are."""
     scrub_interval_ns: int = 86_400_000_000_000
     """Time from the begin of one verification of all sealed segments to the next one."""
+    close_idle_ns: int = 0
+    """Time without use after which streams are closed that need not be open; 0: none are, and a start opens all."""
     spool_dir: str = ""
     """Directory in which uploaded backups are staged; "": the system's directory for temporary files."""
 
@@ -84,6 +86,10 @@ class LakeLink(Protocol):
 
     def detached(self, stream: Stream) -> None:
         """Forget a stream whose replica left this server; other nodes hold it."""
+
+    def rests(self, stream: Stream, compacted: bool = False) -> bool:
+        """Return True if the lake needs nothing more of a stream before its next entry, or a compactor comes;
+        `compacted`: though one is there."""
 
     def keeps(self, create: CreateStream) -> bool:
         """Return True if the stream's table outlives it: then its whole log is sealed when it is deleted."""
@@ -115,6 +121,9 @@ class _Lakeless:
     def attached(self, stream: Stream) -> None: ...
 
     def detached(self, stream: Stream) -> None: ...
+
+    def rests(self, stream: Stream, compacted: bool = False) -> bool:
+        return True
 
     def keeps(self, create: CreateStream) -> bool:
         return False

@@ -26,6 +26,10 @@ class SoloNode(MetaNode):
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
         return self.me
 
+    def stream_leader(self, uid: str) -> str:
+        # A stream without a replica is dormant.
+        return super().stream_leader(uid) if uid in self.replicas.by_uid else self.me
+
 
 def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     """Return the meta node of a server without other nodes."""
@@ -42,6 +46,7 @@ def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     meta = SoloMeta(me)
     node = SoloNode(shared, accounts, Loopback(info), meta, SoloGroups(me), SoloFiles(shared.stores))
     meta.on_applied = node.applied
-    node.keeping = SoloKeeping(node, meta)
+    node.keeping = keeping = SoloKeeping(node, meta)
+    node.services.append(keeping)
     node.replicas.start()  # there are no other nodes to wait for
     return node

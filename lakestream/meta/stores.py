@@ -19,6 +19,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from lakestream.log.format.errors import LogError
@@ -41,6 +42,9 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import SegmentStore, begin_store, open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
+
+if TYPE_CHECKING:
+    from lakestream.stream.dormant import Dormant
 
 IDENTITY = "replica"
 """Name of the file with the stream as it was assigned: MessagePack, magic, u32 crc of the MessagePack. Earlier releases
@@ -87,6 +91,8 @@ class FileStores:
         self.deleted: list[tuple[str, str, str]] = []
         """(account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
         self._io, self._now = io, now
+        self.dormant: dict[tuple[str, str], Dormant] = {}
+        """Streams, by account and name, that the last stop left and that need not be opened, as of `found`."""
         # A checkpoint keeps a copy of the index until it is written, and not all freed memory returns to the system:
         # measured at ten million subjects, two and a half times the index.
         self._cache = ReadCache(self.files, max_index_memory=max_index_memory // 3)
@@ -117,9 +123,23 @@ class FileStores:
         for note in self.notes:
             tell(note)
         self._settle(tell)
+        if self.files.exists(os.path.join(self.root, root.DORMANT)):
+            from lakestream.stream.dormant import take  # with the first stream
+
+            self.dormant = take(self.files, self.root)
         survey = self._root.survey(self.files, tell)
         self.deleted = survey.left
         return survey.streams
+
+    def leave(self, streams: Sequence[Dormant]) -> None:
+        """Leave streams that need not be open to the next start. At a clean stop; raise OSError."""
+        from lakestream.stream.dormant import leave
+
+        leave(self.files, self.root, streams)
+
+    def stamp_of(self, stream: Dormant) -> tuple[int, int]:
+        """Return the stamp of a stream that is not open. Raise OSError."""
+        return stream.stamp_in(self.files, self.directory(stream.account, stream.name))
 
     # ------------------------------------------------------------------ a group of one
     def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:

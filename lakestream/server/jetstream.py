@@ -46,6 +46,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.spans import Spans, configured, open_spans
+from lakestream.stream.core.pipeline import nothing_left
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
 
@@ -103,7 +104,7 @@ class Served:
         self.flushes = FlushApi(engine, keeper)
         self._export = export
         self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), singly(self._schemas_asked))
-        self._last_requests = engine.bus.subscribe(f"{LAST}*".encode(), singly(self._last_asked))
+        self._last_requests = engine.bus.subscribe(f"{LAST}*".encode(), singly(engine.when_open(self._last_asked)))
         self._services = services
 
     @functools.cached_property
@@ -124,12 +125,16 @@ class Served:
         return SchemaApi(self.engine, self._export)
 
     def _schemas_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        self.schemas.asked(subject, reply, header, body, client)
+        asked = functools.partial(self.schemas.asked, subject, reply, header, body, client)
+        if not self.engine.opening(bucket.STREAM, asked, len(body)):
+            asked()
 
     def look_for_schemas(self) -> None:
         """Have the lake get what was registered."""
         if bucket.STREAM in self.engine.streams:
             self.schemas.look()
+        else:
+            self.engine.opening(bucket.STREAM, nothing_left)
 
     def close(self) -> None:
         """Stop JetStream of an account; the API remains, to reject requests."""
@@ -367,6 +372,7 @@ class JetStream:
         """Go on once the server is ready: take part in the cluster, follow the lake."""
         self.node.start()
         if self.keeper is not None:
+            self.keeper.on_compactor = self.node.keeping.compacting
             self.keeper.start()
             self._clock.call_later(LOOK_NS, self._look_for_schemas)
 
@@ -487,6 +493,7 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
         sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
         scrub_rate=options.scrub_rate,
         scrub_interval_ns=options.scrub_interval_ns,
+        close_idle_ns=options.close_idle_ns,
         spool_dir=root,
     )
 

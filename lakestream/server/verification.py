@@ -118,7 +118,9 @@ class VerifyApi:
     def __init__(self, engine: Engine, verifier: Verifier) -> None:
         self._engine, self._verifier = engine, verifier
         self._bus, self._clock = engine.bus, engine.clock
-        self._subscription: Subscribed = self._bus.subscribe(f"{VERIFY}*".encode(), singly(self._asked))
+        self._subscription: Subscribed = self._bus.subscribe(
+            f"{VERIFY}*".encode(), singly(engine.when_open(self._asked))
+        )
 
     def close(self) -> None:
         """Stop listening."""

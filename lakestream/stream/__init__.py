@@ -14,4 +14,5 @@ In reading order:
 - `acks.py`: Ack subjects: the consumers that the replies of clients are for.
 - `info.py`: Streams as JSON.
 - `awaiting.py`: Callbacks as something to wait for.
+- `dormant.py`: Streams that are known and not open.
 """

@@ -86,6 +86,11 @@ class Stream(StreamCore):
         """Spans of the stream's traced messages."""
 
     @property
+    def consumer_count(self) -> int:
+        """Return the number of consumers that are shown: not those of mirrors and sources."""
+        return sum(not consumer.config.direct for consumer in self.consumers.values())
+
+    @property
     def past(self) -> Past | None:
         """Return the stream's past, None if it keeps none."""
         return self.feature(TimeTravel).past

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import dumps, shown
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 from lakestream.protocol.decoding import JsonDecoder
@@ -19,6 +20,7 @@ from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.dormant import Dormant
 
 KEPT_CONFIGS = 1024
 """Configurations of streams that are kept in the form of responses (1,024)."""
@@ -42,7 +44,9 @@ def _kept(stored: bytes, versions: bool) -> msgspec.Raw:
     return msgspec.Raw(dumps(config_shown(_STREAM_CONFIG.decode(stored), versions=versions)))
 
 
-def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, int] | None = None) -> dict[str, Any]:
+def state_shown(
+    stream: Stream | Dormant, *, deleted: bool = False, subjects: dict[str, int] | None = None
+) -> dict[str, Any]:
     """Return the state of a stream, with the list of deleted sequences and message counts by subject if asked for."""
     store = stream.store
     state: dict[str, Any] = {
@@ -61,15 +65,14 @@ def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, in
     missing = store.last_seq - store.first_seq + 1 - store.msgs if store.msgs else 0
     if missing:
         state["num_deleted"] = missing
-        if deleted:
+        if deleted and isinstance(store, Store):
             state["deleted"] = list(store.live.iter_missing(store.first_seq, store.last_seq))
-    # Those of mirrors and sources are not shown.
-    state["consumer_count"] = sum(not consumer.config.direct for consumer in stream.consumers.values())
+    state["consumer_count"] = stream.consumer_count
     return state
 
 
 def info_shown(
-    stream: Stream,
+    stream: Stream | Dormant,
     now_ns: int,
     *,
     versions: bool = True,
@@ -79,7 +82,7 @@ def info_shown(
     alternates: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """Return StreamInfo. Optional fields are shown if they are given; `now_ns` is the time of the answer."""
-    stored = stream.store.config
+    stored = stream.stored
     small = len(stored) <= KEPT_BYTES
     fields: dict[str, Any] = {
         "config": _kept(stored, versions) if small else config_shown(stream.config, versions=versions),

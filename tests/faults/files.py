@@ -175,6 +175,9 @@ class FaultyFiles(Files):
         self._paths[fd] = path
         return fd
 
+    def stamp(self, path: str) -> tuple[int, int]:
+        return self.inner.stamp(path)
+
     def create(self, path: str) -> int:
         fault = self._enter("create", path)
         fd = self.inner.create(path)

@@ -15,6 +15,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from random import Random
+from zlib import crc32
 
 from lakestream.log.format.files import Files
 from tests.sim.events import MS, US
@@ -286,6 +287,10 @@ class SimFiles(Files):
 
     def length(self, path: str) -> int:
         return len(self._inode(path).data)
+
+    def stamp(self, path: str) -> tuple[int, int]:
+        data = self._inode(path).data
+        return len(data), crc32(data)
 
     def lock(self, path: str, *, shared: bool = False, create: bool = True) -> int:
         """Open the file: a machine has one process, whose locks end with it."""

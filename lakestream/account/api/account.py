@@ -86,9 +86,9 @@ class AccountApi:
 
     def _own_usage(self) -> Usage:
         tiers: dict[str, TierUsage] = {}
-        for stream in self._engine.streams.values():
+        for stream in self._engine.shown():
             size, reserved = stream.store.bytes, stream.config.reserved_bytes
-            consumers = len(stream.consumers) if stream.leading else 0
+            consumers = (len(stream.consumers) or stream.consumer_count) if stream.leading else 0
             in_memory = stream.config.storage == "memory"
             one = (
                 TierUsage(size, 0, reserved, 0, consumers) if in_memory else TierUsage(0, size, 0, reserved, consumers)
@@ -102,7 +102,7 @@ class AccountApi:
             file=whole.file,
             reserved_memory=whole.reserved_memory,
             reserved_file=whole.reserved_file,
-            streams=len(self._engine.streams) + len(self._engine.offline),
+            streams=len(self._engine.shown()) + len(self._engine.offline),
             consumers=whole.consumers,
             total=total,
             errors=errors,

@@ -13,6 +13,7 @@ from lakestream.stream.info import config_shown, info_shown
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.dormant import Dormant
 
 
 def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
@@ -28,7 +29,7 @@ def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
     return stream
 
 
-def info_of(node: MetaNode, stream: Stream, *, domain: str = "", **more: Any) -> dict[str, Any]:
+def info_of(node: MetaNode, stream: Stream | Dormant, *, domain: str = "", **more: Any) -> dict[str, Any]:
     """Return StreamInfo; in a cluster it always has the `cluster` object and the domain."""
     shown = node.shown.cluster(stream.uid)
     if shown:

@@ -48,6 +48,7 @@ from lakestream.stream.mirroring.origin_rules import check_filters
 if TYPE_CHECKING:
     from lakestream.account.backup.restores import Restores
     from lakestream.account.backup.snapshots import Snapshots
+    from lakestream.stream.dormant import Dormant
 
 NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""
@@ -440,6 +441,10 @@ class StreamApi:
         if self._node.clustered:
             find(self._engine, request.tokens[0], led=False)
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
+        dormant = self._engine.dormant.get(request.tokens[0])
+        if dormant is not None:
+            self._answer_info(request, dormant, asked, (0, {}))
+            return
         stream = find(self._engine, request.tokens[0], led=False)
         self._engine.when_applied([stream], lambda: request.run(lambda: self._info_applied(request, asked)))
 
@@ -453,7 +458,7 @@ class StreamApi:
 
         self._engine.shared.share.run_in_steps(request.steps(answer()))
 
-    def _answer_info(self, request: Request, stream: Stream, asked: StreamInfoRequest, found: Page) -> None:
+    def _answer_info(self, request: Request, stream: Stream | Dormant, asked: StreamInfoRequest, found: Page) -> None:
         total, subjects = found
         page = {"total": total, "offset": max(0, asked.offset), "limit": SUBJECTS_LIMIT} if total else _PAGE
         state = state_shown(stream, deleted=asked.deleted_details, subjects=subjects)
@@ -507,15 +512,17 @@ class StreamApi:
         node.ask_each(method, asked, answered, LIST_WAIT_NS)
 
     def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        named = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
+        asked = dict.fromkeys(msgspec.json.decode(body, type=list[str]))
+        named = [self._engine.streams.get(name) for name in asked]
         streams = [each for each in named if each is not None]
+        found: list[Stream | Dormant] = [each for each in self._engine.shown() if each.name in asked and each.leading]
 
-        def shown(stream: Stream) -> dict[str, Any]:
+        def shown(stream: Stream | Dormant) -> dict[str, Any]:
             return info_of(self._node, stream, versions=False, domain=self._engine.domain)
 
         self._engine.when_applied(
             streams,
-            lambda: answer(dumps({each.name: shown(each) for each in streams if each.leading})),
+            lambda: answer(dumps({each.name: shown(each) for each in found})),
         )
 
     # ------------------------------------------------------------------ backups

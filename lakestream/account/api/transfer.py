@@ -127,6 +127,10 @@ class TransferApi:
         self._bring(tokens[3].decode("utf-8", "replace"), [record], reply)
 
     def _bring(self, name: str, records: Sequence[Record], reply: bytes) -> None:
+        if self._engine.opening(
+            name, lambda: self._bring(name, records, reply), sum(len(each.data) for each in records)
+        ):
+            return
         try:
             stream = self._engine.node.asked_here(self._engine.account, name)
         except ApiError as error:
@@ -201,6 +205,8 @@ class TransferApi:
             return
         try:
             name = subject.rpartition(b".")[2].decode("utf-8", "replace")
+            if self._engine.opening(name, lambda: self._export(subject, reply, header, body, client), len(body)):
+                return
             stream = self._engine.node.asked_here(self._engine.account, name)
             if stream is None:
                 return

@@ -203,6 +203,11 @@ class Files:
         """Return the length in bytes of a file."""
         return os.path.getsize(path)
 
+    def stamp(self, path: str) -> tuple[int, int]:
+        """Return numbers that differ once a file was written: its length on disk, and when it was changed, in ns."""
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+
     def size(self, fd: int) -> int:
         """Return the length in bytes of an open file."""
         try:

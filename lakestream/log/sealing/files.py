@@ -192,6 +192,9 @@ class SealedFiles(Files):
         with self.opened(path) as fd:
             return self.size(fd)
 
+    def stamp(self, path: str) -> tuple[int, int]:
+        return self.inner.stamp(path)
+
     def size(self, fd: int) -> int:
         content = self._shared.by_fd.get(fd)
         return self.inner.size(fd) if content is None else content.end

@@ -27,6 +27,8 @@ from lakestream.log.store.creations import NAME as JOURNAL
 
 RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
 """Other names beside the directories of accounts."""
+DORMANT = "_meta_.dormant"
+"""Name of the file of `stream/dormant.py`. Earlier releases leave what begins with a reserved name and a dot alone."""
 
 _UNSAFE = re.compile(r"[\x00-#%-,./:-@\[-^`{-\x7f]")
 _SPELLED = re.compile(r"~([0-9A-F]{2})")

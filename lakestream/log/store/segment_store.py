@@ -644,6 +644,7 @@ class SegmentStore(Store):
             # The creation of a stream alone is replayed as quickly as a checkpoint is read.
             if log.failed is None and changed and (self.applied > 1 or self.last_seq):
                 self._write(self.snapshot(extra), last=True)
+                self._checkpoint_index = self.applied
         finally:
             self._rows.close()
             log.close()

@@ -80,6 +80,7 @@ class Store:
         "stream",
         "subjects",
         "uid",
+        "used",
     )
 
     def __init__(self, log: Log, rows: Rows, uid: str) -> None:
@@ -111,6 +112,8 @@ class Store:
         """Set by a caller that waits for a seal; called in the event loop whenever a write or a seal has ended."""
         self.on_entry: Callable[[], None] | None = None
         """Set by a caller that leaves the stream alone until something changes; called after an entry was applied."""
+        self.used = False
+        """Set by reads; cleared by whoever looks for streams that nobody uses."""
         self.directory = ""
         """The stream's directory; "" without files."""
         self.based = False
@@ -397,6 +400,7 @@ class Store:
 
     def read(self, seq: int) -> Record | None:
         """Return one message, or None unless it is live and local. Raise CorruptLog."""
+        self.used = True
         if seq in self.live and seq >= self._rows.local_floor:
             return self._rows.read(seq)
         return None
@@ -413,6 +417,7 @@ class Store:
         return joined(self._run(first, max_msgs, max_bytes))
 
     def _run(self, first: int, max_msgs: int, max_bytes: int) -> list[Records]:
+        self.used = True
         limit = min(max_msgs, max_bytes // FIXED + 1)
         seqs = self.live.members(max(first, self._rows.local_floor), limit)
         return self._rows.read_seqs(seqs, max_bytes) if seqs else []
@@ -429,7 +434,7 @@ class Store:
         return joined(self._many(seqs, max_bytes))
 
     def _many(self, seqs: Iterable[int], max_bytes: int) -> list[Records]:
-        floor = self._rows.local_floor
+        floor, self.used = self._rows.local_floor, True
         wanted: Sequence[int] = self.live.present(seqs)
         if wanted and wanted[0] < floor:
             wanted = wanted[bisect_left(wanted, floor) :]

@@ -21,6 +21,7 @@ from lakestream.protocol.gotime import time_ns
 from lakestream.raft.group.group import Group
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.dormant import Dormant
 
 METRICS_STREAMS = 1_000
 """Streams with metrics of their own; further ones count in the totals and in `lakestream_metrics_left_out`."""
@@ -127,14 +128,14 @@ class ServerMetrics:
         self, sheet: Sheet, totals: _Totals, account: str, serving: Serving, keeper: Lag | None
     ) -> Iterator[None]:
         used: Counter[str] = Counter()
-        for stream in list(serving.engine.streams.values()):
+        for stream in serving.engine.shown():
             used[stream.config.storage] += stream.store.bytes
             totals.streams += 1
             totals.messages += stream.store.msgs
             totals.bytes += stream.store.bytes
             totals.failed += stream.failed is not None
             consumers = [each for each in list(stream.consumers.values()) if not each.config.direct]
-            totals.consumers += len(consumers)
+            totals.consumers += stream.consumer_count
             if totals.streams <= METRICS_STREAMS and not stream.closed:
                 yield from self._stream(sheet, totals, account, stream, consumers)
                 if keeper is not None and (lag := keeper.lag_of(account, stream.name)) is not None:
@@ -148,11 +149,11 @@ class ServerMetrics:
         sheet.add(names.ACCOUNTS, self._name | {"account": account}, (used["memory"], used["file"], *most))
 
     def _stream(
-        self, sheet: Sheet, totals: _Totals, account: str, stream: Stream, consumers: list[Consumer]
+        self, sheet: Sheet, totals: _Totals, account: str, stream: Stream | Dormant, consumers: list[Consumer]
     ) -> Iterator[None]:
         store, config, leads = stream.store, stream.config, "true" if stream.leading else "false"
         labels = self._name | {"account": account, "stream_name": stream.name, "is_stream_leader": leads}
-        state = (store.msgs, store.bytes, store.first_seq, store.last_seq, len(consumers), len(store.subjects))
+        state = (store.msgs, store.bytes, store.first_seq, store.last_seq, stream.consumer_count, len(store.subjects))
         sheet.add(names.STREAMS, labels, (*state, config.max_msgs, config.max_bytes))
         for consumer in consumers[: METRICS_CONSUMERS - totals.consumers_shown]:
             totals.consumers_shown += 1

@@ -30,6 +30,7 @@ from lakestream.protocol.subjects import Steps
 from lakestream.raft.group.group import Group
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info
+from lakestream.stream.dormant import Dormant
 from lakestream.stream.info import config_shown, state_shown
 
 _UINT64 = (1 << 64) - 1
@@ -182,7 +183,7 @@ class JetStreamPages:
         """Make one account of the page."""
         account = self._node.accounts.get(name)
         limits = account.jetstream if account is not None else None
-        held = sorted(serving.engine.streams.values(), key=lambda one: one.name)
+        held = sorted(serving.engine.shown(), key=lambda one: one.name)
         usage, memory = _usage(()), dict[str, int]()
         for some in _parts(held, COUNTED_AT_ONCE):
             usage = _summed((usage, _usage(some)))
@@ -208,10 +209,12 @@ class JetStreamPages:
             page["stream_detail"] = details
         return page
 
-    def _leads(self, stream: Stream) -> bool:
+    def _leads(self, stream: Stream | Dormant) -> bool:
         return bool(self._cluster(stream).get("leader") == self._node.identity.server_name)
 
-    def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool, raft: bool) -> dict[str, Any]:
+    def _stream(
+        self, stream: Stream | Dormant, consumers: bool, direct: bool, config: bool, raft: bool
+    ) -> dict[str, Any]:
         """Return a stream; on request with its consumers, those of mirrors and sources, and its Raft group, which is
         that of its consumers, too."""
         page: dict[str, Any] = {
@@ -231,9 +234,11 @@ class JetStreamPages:
                 page[field] = details
         if raft and "raft_group" in page["cluster"]:
             page["stream_raft_group"] = page["cluster"]["raft_group"]
-        return page | stream.mirroring.info()
+        for feature in stream.features:
+            page |= feature.info()
+        return page
 
-    def _cluster(self, stream: Stream) -> dict[str, Any]:
+    def _cluster(self, stream: Stream | Dormant) -> dict[str, Any]:
         shown = self._node.jetstream.node.shown.cluster(stream.uid) if self._node.jetstream is not None else {}
         return shown or {"leader": self._node.identity.server_name}
 
@@ -361,6 +366,8 @@ def _streams_health(
 ) -> Health:
     if name in engine.offline:
         return _broken(account, name, engine.offline[name])
+    if (dormant := engine.dormant.get(name)) is not None and (not consumer or consumer in dormant.consumer_names):
+        return Health(200)
     stream = engine.streams.get(name)
     if stream is None:
         return Health(404, f'JetStream stream "{name}" not found on account "{account}"', "STREAM", account, name)
@@ -418,9 +425,9 @@ def _parts(items: Sequence[T], number: int) -> Iterator[Sequence[T]]:
         yield items[at : at + number]
 
 
-def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
+def _streams(served: Iterable[Serving]) -> Iterator[Stream | Dormant]:
     for serving in served:
-        yield from serving.engine.streams.values()
+        yield from serving.engine.shown()
 
 
 def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
@@ -431,7 +438,7 @@ def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
     return page | ({"internal_errors": internal} if internal else {})
 
 
-def _usage(streams: Iterable[Stream]) -> dict[str, int]:
+def _usage(streams: Iterable[Stream | Dormant]) -> dict[str, int]:
     """Return the bytes stored and reserved."""
     page = dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage"), 0)
     for stream in streams:
@@ -450,11 +457,11 @@ def _summed(figures: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def totals(streams: Collection[Stream]) -> dict[str, int]:
+def totals(streams: Collection[Stream | Dormant]) -> dict[str, int]:
     """Return the number and size of streams."""
     return {
         "streams": len(streams),
-        "consumers": sum(not each.config.direct for stream in streams for each in stream.consumers.values()),
+        "consumers": sum(stream.consumer_count for stream in streams),
         "messages": sum(stream.store.msgs for stream in streams),
         "bytes": sum(stream.store.bytes for stream in streams),
     }

@@ -53,9 +53,9 @@ class FlushApi:
         self._bus, self._clock = engine.bus, engine.clock
         self._under_way: dict[str, _Flushing] = {}
         self._subscriptions: list[Subscribed] = [
-            self._bus.subscribe(f"{FLUSH}*".encode(), singly(self._asked)),
-            self._bus.subscribe(f"{MAINTAIN}*".encode(), singly(self._maintain)),
-            self._bus.subscribe(f"{REPLAY}*".encode(), singly(self._maintain)),
+            self._bus.subscribe(f"{FLUSH}*".encode(), singly(engine.when_open(self._asked))),
+            self._bus.subscribe(f"{MAINTAIN}*".encode(), singly(engine.when_open(self._maintain))),
+            self._bus.subscribe(f"{REPLAY}*".encode(), singly(engine.when_open(self._maintain))),
         ]
 
     def close(self) -> None:

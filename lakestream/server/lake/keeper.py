@@ -49,6 +49,7 @@ from lakestream.server.lake.presence import Presence
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.pipeline import nothing_left
 from lakestream.stream.core.stream import StreamCore
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class LakeKeeper:
         self._budget = Budget()
         self.owed: Callable[[str], str | None] = lambda account: None
         """Returns why the lake lacks schemas of an account, "" if they are being written; None if it has all."""
+        self.on_compactor: Callable[[], None] = nothing_left
+        """Called when a compactor has come."""
         self.attended = False
         """True if a compactor holds the lake's lock, by the last check."""
         self.starting = False
@@ -358,6 +361,12 @@ class LakeKeeper:
     ) -> None:
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
+    def rests(self, stream: Stream, compacted: bool = False) -> bool:
+        sync = self._syncs.get((stream.account, stream.name))
+        if sync is None:
+            return not stream.config.in_lake
+        return not sync.asking and sync.is_at_rest(compacted or self.attended, self.visits)
+
     def keeps(self, create: CreateStream) -> bool:
         identity = deleted_streams.identity_of(create)
         if identity is None or not deleted_streams.keeps(identity):
@@ -581,6 +590,7 @@ class LakeKeeper:
             if came or found.held or before.held:  # it may have committed after the last look
                 self.visits += 1
             if came:
+                self.on_compactor()
                 for sync in self._syncs.values():
                     self._stir(sync)
 

@@ -21,7 +21,7 @@ from lakestream.config.options import JetStreamOptions
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.store.creations import KEY
-from lakestream.log.store.root import GONE, INCOMING, RESERVED, STREAMS, StoreRoot
+from lakestream.log.store.root import DORMANT, GONE, INCOMING, RESERVED, STREAMS, StoreRoot
 
 WORKERS = "workers"
 """Directory of the other workers, in the storage directory of the server."""
@@ -143,7 +143,7 @@ def _remove(store_dir: str, index: int) -> None:
     """Remove the directory of a worker that is no more, unless something else lies there."""
     store = worker_store(store_dir, index)
     for _, folders, names in os.walk(store):
-        if any(name not in ("VERSION", "LOCK", KEY) for name in names) or "aside" in folders:
+        if any(name not in ("VERSION", "LOCK", KEY, DORMANT) for name in names) or "aside" in folders:
             return
     shutil.rmtree(store, ignore_errors=True)
     with contextlib.suppress(OSError):

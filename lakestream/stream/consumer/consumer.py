@@ -423,6 +423,13 @@ class Consumer:
         return self._filters_changed
 
     @property
+    def is_quiet(self) -> bool:
+        """Return True if it does nothing before the next request of a client: it has no timer, waits for no ack, and is
+        not ended by a start."""
+        config, awaited = self.config, len(self.ledger.pending) + len(self.redelivery)
+        return not (config.push or config.inactive_threshold or self.volatile or self.pause.active or awaited)
+
+    @property
     def num_waiting(self) -> int:
         """Return the number of open pull requests."""
         return len(self.target) if isinstance(self.target, PullTarget) else 0

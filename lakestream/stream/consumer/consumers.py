@@ -19,7 +19,7 @@ from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.retention import Retention
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
-from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.feature import NEVER, Feature
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import (
     ConsumerProgress,
@@ -197,6 +197,10 @@ class Consumers(Feature, Mapping[str, Consumer]):
                 consumer.deleted()
             else:
                 consumer.stop()
+
+    def acts_at(self) -> int:
+        quiet = not self.retention.unsettled() and all(each.is_quiet for each in self._by_name.values())
+        return NEVER if quiet else 0
 
     # ------------------------------------------------------------------ progress
     def before_flush(self) -> None:

@@ -35,7 +35,7 @@ from lakestream.protocol.subjects import covers, publishable
 from lakestream.schemas.naming import MISFITS_SUBJECT_KEY
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.feature import NEVER, Feature
 from lakestream.stream.core.operations import ConsumerProgress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.reader import Reader
@@ -330,6 +330,9 @@ class Misfits(Feature):
         if self._letters is not None:
             self._letters.stop()
             self._letters = None
+
+    def acts_at(self) -> int:
+        return 0 if self._subject else NEVER
 
     def rewound(self, last_seq: int) -> None:
         self._logged = 0

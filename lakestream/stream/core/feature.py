@@ -22,7 +22,7 @@ of a message's way:
     awaited, finish,          this node proposed them and answers for them
       acknowledged, committed
     lead, follow, rewound,    this node begins or ceases to decide for the stream
-      stop
+      acts_at, stop
     dump, load, info          checkpoints and StreamInfo
 
 Hooks from `unwanted` to `progressed` must depend on the log alone and read no clock (invariant 2), except for what a
@@ -46,6 +46,9 @@ from lakestream.stream.core.operations import ConsumerProgress, Operation, Remov
 from lakestream.stream.core.publish import IncomingMessage, PublishRule, PublishRules, View
 
 T = TypeVar("T")
+
+NEVER = 1 << 62
+"""Time of what does not happen, in ns."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -228,6 +231,11 @@ class Feature:
     def stop(self, deleted: bool) -> None:
         """End with the stream on this node. `deleted`: the stream is gone for good."""
         self.follow()
+
+    def acts_at(self) -> int:
+        """Return the time (steady clock, ns) at which it acts although nothing is asked of the stream, `NEVER` if it
+        does not, 0 if it may at any time. Until then the stream need not be open. On the leader."""
+        return NEVER
 
     # ------------------------------------------------------------------ state
     def dump(self) -> Mapping[str, object]:

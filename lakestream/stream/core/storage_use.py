@@ -9,16 +9,13 @@ own limit, with 10002. What streams reserve by their max_bytes is checked when t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.log.store.store import Store
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits, tier_of
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.pipeline import Pipeline
-from lakestream.stream.core.proposer import Proposer
 
 NEAR_BYTES = 64 << 20
 """Once an account is this close to its limit, each message is checked. Before that none is: no more than this is on its
@@ -28,14 +25,26 @@ WARN_AGAIN_NS = 60_000_000_000
 
 
 class CountedStream(Protocol):
-    """A stream whose size counts."""
+    """A stream whose size counts: a `StreamCore`, or what stands for one that is not open."""
 
     uid: str
     account: str
-    config: StreamConfig
-    store: Store
-    pipeline: Pipeline
-    proposer: Proposer
+
+    @property
+    def config(self) -> StreamConfig:
+        """Return its configuration."""
+
+    @property
+    def store(self) -> Any:
+        """Return its store."""
+
+    @property
+    def pipeline(self) -> Any:
+        """Return what takes its messages."""
+
+    @property
+    def proposer(self) -> Any:
+        """Return what decides on its messages."""
 
 
 class _Known(msgspec.Struct):

@@ -159,6 +159,12 @@ class StreamCore:
         """Return why server or account have no room for a message of this accounted length, None if they have."""
         return self.use.refusal(self, length) if self.use is not None else None
 
+    def acts_at(self) -> int:
+        """Return the time (steady clock, ns) at which the stream does something although its clients ask nothing, 0 if
+        it may at any time. Raise LogError."""
+        busy = self.failed is not None or self.hidden or bool(self.pipeline.uncommitted())
+        return 0 if busy else min(feature.acts_at() for feature in self.features)
+
     @property
     def sealed(self) -> bool:
         """Return True if no seal is under way that an applied entry asked for."""
@@ -177,6 +183,11 @@ class StreamCore:
         """Publish the advisory that `event` happened to this stream; see `advisory.advise`."""
         shown = {"stream": self.name, **fields}
         advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
+
+    @property
+    def stored(self) -> bytes:
+        """Return the configuration as it is stored."""
+        return self.store.config
 
     def feature_info(self) -> dict[str, Any]:
         """Return the features' fields of StreamInfo."""

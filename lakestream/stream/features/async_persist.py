@@ -10,7 +10,7 @@ from __future__ import annotations
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.feature import NEVER, Feature
 from lakestream.stream.core.pipeline import Pipeline
 
 ASYNC_SYNC_NS = 1_000_000_000
@@ -43,6 +43,9 @@ class AsyncPersist(Feature):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def acts_at(self) -> int:
+        return 0 if self._timer is not None else NEVER
 
     def committed(self) -> None:
         if self._relaxed and self._timer is None:

@@ -17,7 +17,7 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import API_LEVEL, LEVEL_HEADER
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey
-from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.feature import NEVER, Feature
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import MAX_RECORD_BYTES, IncomingMessage
@@ -108,6 +108,9 @@ class Batches(Feature, Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def acts_at(self) -> int:
+        return 0 if self._open else NEVER
 
     def _touch(self, batch: T) -> None:
         """Open a batch, or note that something came for it."""

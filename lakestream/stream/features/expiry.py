@@ -22,7 +22,7 @@ from lakestream.protocol import headers
 from lakestream.protocol.decoding import PackDecoder
 from lakestream.protocol.durations import format_duration
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.feature import NEVER, Feature, Stored
 from lakestream.stream.core.operations import (
     CreateConsumer,
     DeleteConsumer,
@@ -189,14 +189,8 @@ class Expiry(Feature):
             first = max_age > 0 and not self._may_age and self._store.last_seq >= self._cursor
             if not sooner and not first and max_age == self._max_age:
                 return
-        due = self._ttls[0][0] if self._ttls else 1 << 63
-        oldest = self._mortal() if max_age > 0 else 0
-        self._may_age = bool(oldest)
-        if oldest:
-            time_ns = self._store.time_of(oldest)
-            due = min(due, self._ages.stored_ns(oldest, time_ns) + max_age if time_ns else 0)
-        self._max_age = max_age
-        if due == 1 << 63:
+        due, self._max_age = self._first_due(), max_age
+        if due == NEVER:
             self._disarm()
             return
         now = self._clock.steady()
@@ -208,6 +202,19 @@ class Expiry(Feature):
             self._disarm()
             self._due = due
             self._timer = self._clock.call_later(due - now, self._fire)
+
+    def acts_at(self) -> int:
+        return 0 if self._looking else self._first_due()
+
+    def _first_due(self) -> int:
+        """Return when the first message runs out, `NEVER` if none does."""
+        due, max_age = self._ttls[0][0] if self._ttls else NEVER, self._config.max_age
+        oldest = self._mortal() if max_age > 0 else 0
+        self._may_age = bool(oldest)
+        if oldest:
+            time_ns = self._store.time_of(oldest)
+            due = min(due, self._ages.stored_ns(oldest, time_ns) + max_age if time_ns else 0)
+        return due
 
     def _disarm(self) -> None:
         if self._timer is not None:

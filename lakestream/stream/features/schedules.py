@@ -24,7 +24,7 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
-from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.feature import NEVER, Feature, Stored
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import ANY, IncomingMessage, PublishRule
@@ -230,6 +230,9 @@ class Schedules(Feature):
                 if name not in self._firing or name == subject
             ]
             heapq.heapify(self._due)
+
+    def acts_at(self) -> int:
+        return 0 if self._entries else NEVER
 
     def _arm(self) -> None:
         """Make sure a timer runs for what is due next. Cheap when one does."""

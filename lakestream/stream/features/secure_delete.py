@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
-from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.feature import NEVER, Feature
 from lakestream.stream.core.operations import DeleteMessage, Operation
 from lakestream.stream.core.pipeline import Pipeline
 
@@ -35,6 +35,9 @@ class SecureDelete(Feature):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def acts_at(self) -> int:
+        return 0 if self._store.doomed else NEVER
 
     def applied(self, operation: Operation, own: bool) -> None:
         if isinstance(operation, DeleteMessage) and operation.erase:

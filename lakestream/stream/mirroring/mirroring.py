@@ -16,7 +16,7 @@ from lakestream.protocol.api.jsonio import shown
 from lakestream.protocol.decoding import PackDecoder
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.effect import STREAM_SOURCE
-from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.feature import NEVER, Feature, Stored
 from lakestream.stream.core.operations import Fork, Near, Operation, Restored
 from lakestream.stream.core.publish import PublishRule
 from lakestream.stream.core.stream import StreamCore
@@ -201,6 +201,9 @@ class Mirroring(Feature):
         # makes no progress.
         stays = self._host.replicated or self._config.sealed
         return mirror.name if near or (self.near and stays) else ""
+
+    def acts_at(self) -> int:
+        return NEVER if self._config.mirror is None and not self._config.sources else 0
 
     # ------------------------------------------------------------------ state
     def dump(self) -> dict[str, object]:

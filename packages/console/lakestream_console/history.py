@@ -185,7 +185,7 @@ class ServerHistory:
         keeper = self._node.jetstream.keeper if self._node.jetstream is not None else None
         for name, serving in list(self._node.jetstream.served.items()) if self._node.jetstream is not None else ():
             found[name] = 0
-            async for stream in in_steps(serving.engine.streams.values()):
+            async for stream in in_steps(serving.engine.shown()):
                 store = stream.store
                 found[name] += store.last_seq
                 key = name, stream.name

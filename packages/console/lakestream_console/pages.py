@@ -139,7 +139,7 @@ class AccountPages:
             return page | {"disabled": True, "streams": 0, "consumers": 0, "messages": 0, "bytes": 0}
         serving = jetstream.served[account.name]
         detail = finished(self._pages.jetstream.account(account.name, serving, query))
-        streams = serving.engine.streams.values()
+        streams = serving.engine.shown()
         page |= {name: detail[name] for name in ("memory", "storage", "reserved_memory", "reserved_storage")}
         page |= {
             "accounts": 1,

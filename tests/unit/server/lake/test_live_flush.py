@@ -44,6 +44,7 @@ class FlushWorld(World):
             server_id="N1",
             account="$G",
             node=SimpleNamespace(asked_here=lambda account, name: streams[name]),
+            when_open=lambda handler: handler,
         )
         self.api = FlushApi(engine, keeper)
         self.settle()

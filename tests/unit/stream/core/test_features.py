@@ -173,6 +173,7 @@ def test_the_core_calls_every_hook(tmp_path: Path) -> None:
     assert stream.proposer.duplicate_of(Effect(0)) == 0
     info_shown(stream, world.clock.now())
     stream.memory()
+    stream.acts_at()
     stream.rebased()
     stream.checkpoint()
     world.settle()
