@@ -172,7 +172,7 @@ class GroupSeqs(NamedTuple):
 
 
 class Footers:
-    """What was used last of footers, sequences, places of pages and deletion vectors. Safe for use by several threads.
+    """Footers, sequences, places of pages and deletion vectors that were used last. Safe for use by several threads.
 
     Attributes:
         size: estimated bytes of all that is kept.
