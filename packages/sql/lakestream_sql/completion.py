@@ -51,19 +51,20 @@ class Completer:
         return self._found[state] if state < len(self._found) else None
 
     def candidates(self, word: str, before: str, behind: str = "") -> list[str]:
-        """Return the words that begin with `word`: behind FROM tables, elsewhere columns and functions too."""
+        """Return the words that begin with `word`: keywords begin a statement, tables stand behind FROM, elsewhere
+        columns and functions too."""
         found, more = self._names(before), self._names(behind)
         words = list(self._tables)
         table, dot, _ = word.rpartition(".")
-        if found and found[-1].is_word(*_BEFORE_TABLES):
+        if not before.rpartition(";")[2].strip():
+            words = [*KEYWORDS, *COMMANDS]
+        elif found and found[-1].is_word(*_BEFORE_TABLES):
             words += TABLE_FUNCTIONS[self._language]
         else:
             columns = self._columns_named([*found, *more])
             words = [*columns, *words, *(f"{name}(" for name in self._functions), *KEYWORDS]
         if dot and table:
             words += [f"{table}.{each}" for each in self._columns_named(_called([*found, *more], table))]
-        elif dot and not before.strip():
-            words += COMMANDS
         return list(dict.fromkeys(each for each in words if each.lower().startswith(word.lower())))
 
     def _names(self, text: str) -> list[SqlToken]:

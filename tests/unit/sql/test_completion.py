@@ -57,6 +57,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         ("FROM ORDERS SELECT ", "su", ["subject", "SUMMARIZE"]),
         ("FROM orders WHERE ", "js", ["json"]),
         ('FROM "my-orders" WHERE ', "se", ["seq", "SELECT"]),
+        ("", "summ", ["SUMMARIZE"]),  # not summary(
+        ("SELECT 1; ", "se", ["SELECT"]),
         ("SELECT ", "betw", ["BETWEEN"]),
         ("FROM nothing SELECT ", "seq", []),
         ("SELECT * FROM ORDERS o WHERE ", "o.s", ["o.seq", "o.subject"]),
@@ -66,6 +68,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         ("SELECT * FROM delta.`streams/ORDERS` o WHERE ", "o.da", ["o.data"]),
         ("SELECT * FROM ORDERS o WHERE ", "x.s", []),
         ("", ".t", [".tables"]),
+        ("", "OR", ["ORDER"]),
         ("SELECT ", ".t", []),
     ],
 )

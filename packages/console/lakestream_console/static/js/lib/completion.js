@@ -59,12 +59,14 @@ function calledBy(names, called) {
 export async function candidates(text, behind = "") {
   const word = wordBefore(text);
   const before = text.slice(0, text.length - word.length);
-  const named = (`${before} ${behind}`.match(/"[^"]+"|[\w.]+/g) ?? []).map((each) => each.toLowerCase());
+  const named = (`${before} ${behind}`.match(/(?:\w+\.)*"[^"]+"|[\w.]+/g) ?? []).map((each) => each.toLowerCase());
   const tables = (await first("SHOW TABLES")).map((listed) => [short(listed), listed]);
   const columnsNamed = async (names) => (await Promise.all(
     tables.filter(([name]) => names.includes(name.toLowerCase())).map(([, listed]) => first(`DESCRIBE ${listed}`)))).flat();
   let words = tables.map(([name]) => name);
-  if (/\b(from|join|describe|summarize|history)\s+$/i.test(before)) {
+  if (!before.slice(before.lastIndexOf(";") + 1).trim()) {
+    words = KEYWORDS;
+  } else if (/\b(from|join|describe|summarize|history)\s+$/i.test(before)) {
     words.push(...TABLE_FUNCTIONS);
   } else {
     const functions = (await first("SHOW FUNCTIONS")).map((name) => `${name}(`);
