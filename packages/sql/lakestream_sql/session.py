@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,8 @@ from lakestream.lake.last_messages import LastPage, LastWanted
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import KEEP_MORE
 from lakestream.lake.table.masks import of_table
+from lakestream.lake.table.schema import literal
+from lakestream.protocol.instants import rfc3339
 from lakestream_sql import NO_BINDINGS, TAIL_BYTES, Bindings, Timestamps, buckets, explained, statements
 from lakestream_sql.catalog import StatementSnapshot, StreamCatalog
 from lakestream_sql.confined import BOUNDS, QueryBounds
@@ -37,6 +38,8 @@ from lakestream_sql.visible import EVERYTHING
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
+TABLES = '"table" VARCHAR, version BIGINT, last_seq BIGINT, tail BIGINT'
+"""Columns of SHOW TABLES."""
 HISTORY = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
 """Columns of DESCRIBE HISTORY."""
 HISTORY_LIMIT = 1000
@@ -330,13 +333,12 @@ class Session:
                 if described is not None:
                     described(result.columns, result.types)
                 return result
-            except duckdb.IOException as error:
-                if not snapshot.sources:  # of a file that the query names by itself
-                    raise self._explained(explained.read(error), text, None, statement, snapshot) from None
-                failure: Exception = error
             except (duckdb.InternalException, duckdb.FatalException) as error:
                 raise EngineFailed(str(error)) from None
             except duckdb.Error as error:
+                if isinstance(error, duckdb.IOException) and snapshot.sources:
+                    failure = error  # else of a file that the query names by itself
+                    continue
                 said, at = explained.read(error), None
                 if said.position is not None:
                     offset = characters(before + query + behind, said.position) - len(before)
@@ -376,7 +378,7 @@ class Session:
             progress = self._catalog.progress(stream) if self.viewer.sees is None else (None, None, None)
             names = ("delta", stream.name), *buckets.of_stream(stream.name).items()
             rows += [(f"{view}.`{name}`", *progress) for view, name in names]
-        return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
+        return self._rows(TABLES, rows)
 
     def _history(self, mention: Mention, text: str) -> Result:
         rows: list[tuple[object, ...]] = []
@@ -389,20 +391,14 @@ class Session:
         for version in reversed(log.versions[-HISTORY_LIMIT:]):
             commit = log.summary(version)
             progress = commit.progress
-            made = _moment(commit.time_ms * 1_000_000)
             shown = progress is not None and self.viewer.sees is None
-            until = (progress.last_seq, _moment(progress.last_time_ns)) if progress and shown else (None, None)
-            rows.append((version, made, commit.operation, *until))
+            until = (progress.last_seq, rfc3339(progress.last_time_ns)) if progress and shown else (None, None)
+            rows.append((version, rfc3339(commit.time_ms * 1_000_000), commit.operation, *until))
         return self._rows(HISTORY, rows)
 
     def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
-        """Return rows made here as a result."""
-        cursor = self.engine.connection.cursor()
-        cursor.execute(f"CREATE OR REPLACE TEMP TABLE answer ({shape})")
-        if rows:
-            cursor.executemany(f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))})", rows)
-        return Result(cursor.execute("FROM answer"))
-
-
-def _moment(at_ns: int) -> datetime:
-    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).replace(microsecond=at_ns % 1_000_000_000 // 1000)
+        """Return rows made here as a result: in a text, since DuckDB and Arrow import pandas for such values."""
+        texts = ([literal(str(each)) if each is not None else "NULL" for each in row] for row in rows)
+        listed = ", ".join(f"row({', '.join(row)})" for row in texts)
+        select = f"SELECT unnest([{listed}]::STRUCT({shape})[], recursive := true)"
+        return Result(self.engine.connection.cursor().execute(select))
