@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -57,6 +58,7 @@ def test_its_test_passes_with_the_difference_and_fails_without(page: Path, tmp_p
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
             cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ":".join(map(str, (tmp_path / "packages").glob("*/")))},
             capture_output=True,
             text=True,
             check=False,

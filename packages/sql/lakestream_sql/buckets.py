@@ -79,11 +79,12 @@ def short_name(name: str) -> str:
     return ".".join([*["accounts"] * (len(parts) > 1), *map(written, parts)])
 
 
-def of_stream(stream: str) -> dict[View, str]:
+def buckets_of(stream: str) -> dict[View, str]:
     """Return the bucket of a stream, by its name between backticks, for each view that has it; {} for other streams."""
     directory, _, name = stream.rpartition("/")
     account = directory.removeprefix(f"{paths.ACCOUNTS}/").removesuffix(paths.STREAMS)
-    return {view: account + name.removeprefix(_STREAMS[view]) for view in VIEWS if name.startswith(_STREAMS[view])}
+    found = [(view, begun) for view, begun in _STREAMS.items() if name.startswith(begun)]
+    return {view: account + name.removeprefix(begun) for view, begun in found}
 
 
 def select(view: View, rows: str, columns: Iterable[str] = ()) -> str:

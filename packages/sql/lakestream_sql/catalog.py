@@ -199,7 +199,7 @@ class StreamCatalog:
         def spelled(name: str) -> str:
             if mention.view not in buckets.VIEWS:
                 return f"delta.`{name}`" if by_path else buckets.short_name(name)
-            bucket = buckets.of_stream(name).get(mention.view)
+            bucket = buckets.buckets_of(name).get(mention.view)
             return "" if bucket is None else f"{mention.view}.{buckets.written(bucket)}"
 
         tables = [each for each in self.tables() if spelled(each)]

@@ -376,7 +376,7 @@ class Session:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
             progress = self._catalog.progress(stream) if self.viewer.sees is None else (None, None, None)
-            names = ("delta", stream.name), *buckets.of_stream(stream.name).items()
+            names = ("delta", stream.name), *buckets.buckets_of(stream.name).items()
             rows += [(f"{view}.`{name}`", *progress) for view, name in names]
         return self._rows(TABLES, rows)
 
