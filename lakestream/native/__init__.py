@@ -1,4 +1,4 @@
-"""Loops over many messages: parse, encode, split and frame a whole run of them in one call.
+"""Loops over many messages: parse, encode, split and frame a whole run of them in one call. Also one over many objects.
 
 Belongs here: the choice between the compiled module (`fast.pyx`, built by setup.py if a C compiler is there) and its
 twin in Python (`plain.py`). Both have the same functions with the same results. The environment variable
@@ -32,6 +32,7 @@ __all__ = [
     "note_ids",
     "parse_run",
     "record_subjects",
+    "renew",
     "seek_ids",
     "split_records",
 ]
@@ -63,6 +64,7 @@ try:
         note_ids,
         parse_run,
         record_subjects,
+        renew,
         seek_ids,
         split_records,
     )
@@ -89,6 +91,7 @@ except ImportError as error:
         note_ids,
         parse_run,
         record_subjects,
+        renew,
         seek_ids,
         split_records,
     )

@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import array as arrays
+from gc import get_referents
 
 cdef enum:
     FIXED = 30  # bytes of a record before its subject
@@ -47,6 +48,11 @@ cdef extern from *:
     #endif
     """
     void prefetch "lakestream_prefetch"(const void *at) noexcept nogil
+
+cdef extern from "Python.h":
+    bint PyObject_GC_IsTracked(PyObject *)
+    void PyObject_GC_Track(void *)
+    void PyObject_GC_UnTrack(void *)
 
 cdef extern from "crc32.h" nogil:
     void crc_prepare()
@@ -1410,3 +1416,30 @@ cdef class ColumnReader:
         taken = begin_columns(&cursor, self.count) and self.row(&cursor)
         free_columns(&cursor, self.count, MOST_KEPT)
         return taken
+
+
+# ---------------------------------------------------------------------- objects
+def renew(object ended, tuple shared not None, object kinds, Py_ssize_t most, Py_ssize_t large):
+    cdef list found = [ended]
+    cdef set seen = {id(ended)}
+    cdef Py_ssize_t at = 0
+    cdef object each, kind, mark
+    for each in shared:
+        seen.add(id(each))
+    while at < len(found) < most:
+        for each in <list> get_referents(found[at]):
+            if not PyObject_GC_IsTracked(<PyObject *> each):
+                continue
+            kind = type(each)
+            if not kinds[kind]:
+                continue
+            mark = id(each)
+            if mark in seen or ((kind is dict or kind is list or kind is set) and (len(each) > large or "__name__" in each)):
+                continue
+            seen.add(mark)
+            found.append(each)
+        at += 1
+    for each in found:
+        PyObject_GC_UnTrack(<PyObject *> each)
+        PyObject_GC_Track(<PyObject *> each)
+    return len(found)

@@ -2,7 +2,7 @@
 
 Belongs here: the functions of `lakestream.native`, for machines without the compiled module, and what each of them
 returns. `fast.pyx` has the same functions, compiled: same results, same exceptions. Nothing of the server is known
-here: arguments and results are bytes, numbers and lists of them.
+here: arguments and results are bytes, numbers and lists of them (but for `renew`, which takes any object).
 
 A run of messages is columns: the read buffer, the subjects, `places` with four numbers a message (offset and length of
 the reply, offset and length of the payload; a message without a reply has 0 and 0 there), and `heads` with the length
@@ -11,6 +11,7 @@ of each header block, which lies before its payload; `heads` is empty if no mess
 
 from __future__ import annotations
 
+import gc
 import re
 import struct
 from array import array
@@ -844,3 +845,35 @@ class ColumnReader:
             ends: where each begins (32-bit integers), and the end of the last one.
         """
         return None, list(range(len(ends) - 1))
+
+
+# ---------------------------------------------------------------------- objects
+def renew(ended: object, shared: tuple[object, ...], kinds: dict[type, bool], most: int, large: int) -> int:
+    """Let the next collections of cycles look at an object and its parts, although they are exempt; return their
+    number.
+
+    Args:
+        shared: objects that are no parts.
+        kinds: True for classes whose objects may be parts.
+        most: number of parts after which no further object is looked at for others.
+        large: dicts, lists and sets with more entries are no parts; nor are namespaces of modules.
+    """
+    import ctypes  # 1 ms
+
+    found, seen = [ended], {id(ended), *map(id, shared)}
+    for part in found:
+        if len(found) >= most:
+            break
+        for each in gc.get_referents(part):
+            kind = type(each)
+            if not gc.is_tracked(each) or not kinds[kind] or id(each) in seen:
+                continue
+            if kind in (dict, list, set) and (len(each) > large or "__name__" in each):
+                continue
+            seen.add(id(each))
+            found.append(each)
+    untrack, track = ctypes.pythonapi.PyObject_GC_UnTrack, ctypes.pythonapi.PyObject_GC_Track
+    for part in found:
+        untrack(ctypes.py_object(part))
+        track(ctypes.py_object(part))
+    return len(found)

@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.machinery
 import importlib.util
 import os
 import random
 import subprocess
 import sys
+import weakref
 from array import array
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -532,6 +535,38 @@ def serving(**environment: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, check=True, capture_output=True, text=True
     ).stdout
+
+
+class Ended:
+    """An object that refers to itself, to parts and to others."""
+
+    def __init__(self, shared: object) -> None:
+        self.me, self.shared = self, shared
+        self.parts = [self, {"of": self}, lambda: self]
+        self.large = [[self], [], [], []]
+        self.unknown = {self}
+        self.namespace = {"__name__": [self]}
+
+
+def test_what_has_ended_is_collected_though_it_was_exempt(native: Any) -> None:
+    kinds = defaultdict[type, bool](bool, dict.fromkeys((list, dict, FunctionType, tuple, CellType), True))
+    shared: list[object] = [[]]
+    ended, other = Ended(shared), Ended([])
+    gc.collect()
+    gc.freeze()
+    try:
+        # It, a list, a dict, a function with its closure (tuple and cell); with some interpreters a dict of its own.
+        assert native.renew(ended, (shared,), kinds, 1000, 3) in (6, 7)
+        assert native.renew(other, (), kinds, 1, 3) == 1
+        gone = weakref.ref(ended)
+        ended.unknown.clear()
+        ended.large.clear()
+        ended.namespace.clear()
+        del ended
+        gc.collect(1)
+        assert gone() is None
+    finally:
+        gc.unfreeze()
 
 
 def test_an_environment_variable_chooses_the_twin() -> None:
