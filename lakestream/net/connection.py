@@ -385,7 +385,7 @@ class Connection(ClientOutbox, Arrival):
             return
         if self._pedantic and not valid_literal(original):
             self._error("Invalid Publish Subject")
-        tracing = self.hub.tracing_of(header)
+        tracing = self.hub.tracing_of(header) if header else None
         subject, mapped = original, None
         if self.guard is None:
             if original.startswith(RESERVED_SUBJECT):

@@ -158,51 +158,48 @@ class Inbox:
     def _take(self, reader: InputReader, data: bytes) -> bool:
         """Handle the commands that these bytes complete; return False if there are none."""
         commands, rest = self._parser.feed(data), self._parser.rest
-        if commands:
+        if self._begun and commands:
             self._complete()
         if rest:
             self._unread.insert(0, rest)
         if reader.tracer is not None:
             reader.tracer.inbound(single(commands))
-        self._work(reader, commands, len(data) - len(rest))
+        self._handle(reader, commands, len(data) - len(rest))
         held = self._parser.held
         if (held > COUNTED_BYTES or self._counted) and not reader.close_reason:
             self._counted = held > COUNTED_BYTES
             reader.holds(held if self._counted else 0)
         return bool(commands)
 
-    def _work(self, reader: InputReader, commands: Sequence[Command | Publishes], size: int) -> None:
-        """Handle commands, then write what they bring the client."""
-        reader.begin_reading()
-        try:
-            self._handle(reader, commands, size)
-        finally:
-            reader.end_reading()
-
     def _handle(self, reader: InputReader, commands: Sequence[Command | Publishes], size: int) -> None:
-        """Handle commands. Those for which this turn has no time are kept for later ones."""
+        """Handle commands, then write what they bring the client. Those for which this turn has no time are kept for
+        later ones."""
         turn = self._turn
         turn.overrun = None
         rest, total = iter(commands), len(commands)
-        for number, command in enumerate(rest, 1):
-            if type(command) is Single:
-                reader.publish(command)
-            elif type(command) is Publishes:
-                stopped = reader.publish_run(command)
-                if stopped < len(command) and not reader.close_reason:
-                    self._wait_for_turn(reader, [command.rest(stopped), *rest])
-            else:
-                assert not isinstance(command, Publishes)
-                reader.control(command)
-                if self._held is not None:
-                    self._held.extend(rest)
-            if reader.close_reason:
-                return
-            if not number % COMMANDS and number < total and self._late is None and turn.is_over():
-                self._wait_for_turn(reader, list(rest))
-        turn.read(size)
-        if turn.overrun is not None:
-            reader.stall(turn.overrun)
+        reader.begin_reading()
+        try:
+            for number, command in enumerate(rest, 1):
+                if type(command) is Single:
+                    reader.publish(command)
+                elif type(command) is Publishes:
+                    stopped = reader.publish_run(command)
+                    if stopped < len(command) and not reader.close_reason:
+                        self._wait_for_turn(reader, [command.rest(stopped), *rest])
+                else:
+                    assert not isinstance(command, Publishes)
+                    reader.control(command)
+                    if self._held is not None:
+                        self._held.extend(rest)
+                if reader.close_reason:
+                    return
+                if not number % COMMANDS and number < total and self._late is None and turn.is_over():
+                    self._wait_for_turn(reader, list(rest))
+            turn.read(size)
+            if turn.overrun is not None:
+                reader.stall(turn.overrun)
+        finally:
+            reader.end_reading()
 
     def _wait_for_turn(self, reader: InputReader, commands: list[Command | Publishes]) -> None:
         """Read no more until a later turn has handled these commands, and what was read behind them."""
@@ -217,7 +214,7 @@ class Inbox:
             self._unread.clear()
             return
         if commands:
-            self._work(reader, commands, 0)
+            self._handle(reader, commands, 0)
         while self._unread and not self.waits and not reader.close_reason:
             if self._turn.is_over():
                 self._wait_for_turn(reader, [])

@@ -79,6 +79,8 @@ class Turn(Share):
         self._steady = steady
         self._reader: object = None
         """The client that has sent the last commands; None: it has left."""
+        self._changed = False
+        """Another client had sent some before, since a turn last began."""
         self._readers = self._shared_until = 0
         self._until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
@@ -109,8 +111,7 @@ class Turn(Share):
     def entered(self, reader: object) -> None:
         """Note that a client has sent something: turns are shared while several do."""
         if reader is not self._reader:
-            if self._reader is not None and self._steady is not None:
-                self._shared_until = self._steady() + LONE_AFTER_NS
+            self._changed = self._changed or self._reader is not None
             self._reader = reader
 
     def joined(self) -> None:
@@ -143,6 +144,8 @@ class Turn(Share):
         if self._until:
             return self._steady() > self._until
         now = self._steady()
+        if self._changed:
+            self._changed, self._shared_until = False, now + LONE_AFTER_NS
         shared = self._readers > 1 and now < self._shared_until
         self._until = now + (SLICE_NS if shared else LONE_SLICE_NS)
         self._later(self._next)
