@@ -451,9 +451,12 @@ class StreamApi:
     def _info_applied(self, request: Request, asked: StreamInfoRequest) -> None:
         stream = find(self._engine, request.tokens[0], led=False)
         index, pattern, offset = stream.store.subjects, asked.subjects_filter.encode(), max(0, asked.offset)
+        if not pattern:
+            self._answer_info(request, stream, asked, (0, {}))
+            return
 
         def answer() -> Iterator[None]:
-            page = (yield from page_of(index, pattern, offset)) if pattern else (0, {})
+            page = yield from page_of(index, pattern, offset)
             self._answer_info(request, stream, asked, page)
 
         self._engine.shared.share.run_in_steps(request.steps(answer()))

@@ -21,8 +21,7 @@ from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.meta.changes import RequestArrivals
 from lakestream.meta.requests import Forwarded
-from lakestream.ports import Bus, ClientInfo, Single, Subscribed, singly
-from lakestream.ports import Handler as Listener
+from lakestream.ports import Bus, ClientInfo, Messages, Single, Subscribed, Take, singly
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
@@ -128,7 +127,7 @@ class Api:
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
         self._subscriptions: list[Subscribed] = []
-        self._listeners: list[tuple[bytes, Listener]] = []
+        self._listeners: list[tuple[bytes, Take]] = []
         self._listening = False
         self._routes: dict[str, Route] = {}
         self._register(engine)
@@ -147,9 +146,9 @@ class Api:
     def listen(self) -> None:
         """Subscribe to the requests' subjects. Idempotent."""
         self._listening = True
-        for subject, listener in self._listeners[len(self._subscriptions) :]:
+        for subject, take in self._listeners[len(self._subscriptions) :]:
             # Each node receives the requests of its own clients, and forwards them.
-            self._subscriptions.append(self._bus.subscribe(subject, singly(listener), local=True))
+            self._subscriptions.append(self._bus.subscribe(subject, take, local=True))
 
     def close(self) -> None:
         """Cancel the subscriptions. Idempotent."""
@@ -189,7 +188,7 @@ class Api:
                     tokens.append(".".join(found[rest:]))
                 self._serve(Request(self, kind, route.empty, tokens, reply, header, body, client, pattern), route)
 
-            self._listen_to(prefix + pattern.encode(), called)
+            self._listen_to(prefix + pattern.encode(), singly(called))
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         reply, header = request.reply, request.answer_header
@@ -259,7 +258,6 @@ class Api:
         return shared.infos if pattern in INFOS else shared.requests
 
     def _serve(self, request: Request, route: Route) -> None:
-        here = functools.partial(request.run, functools.partial(route.handler, request))
         if route.level and level_refused(request.header):
             request.fail(api_error(10185))
         elif self._keeping.settling(self.account):
@@ -270,13 +268,14 @@ class Api:
         elif (asked := [*request.tokens, ""][0]) in self._engine.dormant and (request.body or route.pattern != KNOWN):
             if not self._engine.opening(asked, lambda: self._serve(request, route), len(request.body)):
                 request.fail(api_error(10008))
-        elif route.where is Where.HERE or request.stage:
-            here()
+        elif route.where is Where.HERE or self._engine.node.alone or request.stage:
+            request.run(functools.partial(route.handler, request))
         else:
+            here = functools.partial(request.run, functools.partial(route.handler, request))
             self._requests.dispatch(request, route.where, here)
 
-    def _listen_to(self, subject: bytes, listener: Listener) -> None:
-        self._listeners.append((subject, listener))
+    def _listen_to(self, subject: bytes, take: Take) -> None:
+        self._listeners.append((subject, take))
         if self._listening:
             self.listen()
 
@@ -289,7 +288,7 @@ class Api:
                 bus.send(Single(reply, header=no_responders(subject[start:])))
 
         for stores in STORES:
-            self._listen_to(prefix + stores, mapped)
+            self._listen_to(prefix + stores, singly(mapped))
 
 
 def _refuse(request: Request, route: Route) -> None:
@@ -317,5 +316,5 @@ def _place(error: Exception) -> str:
     return " < ".join(frames[:-4:-1])
 
 
-def _ignore(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-    return
+def _ignore(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+    return end

@@ -13,7 +13,7 @@ from lakestream.account.api.operator_requests import ClusterRequests
 from lakestream.account.api.subjects import Api, Route
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
-from lakestream.ports import ClientInfo
+from lakestream.ports import ClientInfo, Take, singly
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.request import Request, Where, level_refused
 from lakestream.protocol.subjects import SubjectFilters
@@ -58,8 +58,8 @@ class SystemApi(Api):
         """Return no client data for the system account, as in nats-server."""
         return {} if request.pattern in self._routes or request.pattern == INFO else None
 
-    def _refuser(self, start: int) -> Any:
-        """Return a handler that rejects requests the system account may not make; `start`: length of the prefix."""
+    def _refuser(self, start: int) -> Take:
+        """Return what rejects requests the system account may not make; `start`: length of the prefix."""
 
         def refuse(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
             tail = subject[start:]
@@ -69,4 +69,4 @@ class SystemApi(Api):
             shown = tail.decode("utf-8", "replace")
             Request(self, kind, {}, [], reply, header, body, client, shown).fail(api_error(10039))
 
-        return refuse
+        return singly(refuse)
