@@ -48,9 +48,10 @@ class FileFooter(msgspec.Struct, frozen=True):
 
     `starts` is the position in the file of each row group's first row, and one more: the number of rows. Bounds are as
     those of a TableFile: 0, END and LAST_TEXT where the footer has none. `keys`: with which an encrypted file is read.
+    `raw`: the file's last bytes, of which `data` decodes ten times as many.
     """
 
-    data: Any
+    raw: bytes
     length: int
     starts: Any
     sizes: Any
@@ -58,8 +59,21 @@ class FileFooter(msgspec.Struct, frozen=True):
     maxs: Any
     latest: Any
     subjects: list[tuple[str, str]]
-    cost: int
     keys: Any = None
+
+    @property
+    def cost(self) -> int:
+        """Return the bytes of memory, roughly."""
+        return len(self.raw) + _GROUP_BYTES * len(self.sizes)
+
+    def data(self, path: str) -> Any:
+        """Return pyarrow's metadata of the file, whose path this is."""
+        return metadata(path, self.raw)
+
+    @staticmethod
+    def cost_of(data: Any) -> int:
+        """Return the bytes of memory that such metadata takes, roughly."""
+        return _DECODED * int(data.serialized_size)
 
     def holding(self, first: int, last: int, wanted: SubjectRange | None = None, since_ns: int = 0) -> list[int]:
         """Return the numbers of the row groups that may have a message with first ≤ seq ≤ last, of one of the wanted
@@ -85,8 +99,8 @@ class FileFooter(msgspec.Struct, frozen=True):
         ]
 
 
-def read_footer(storage: Storage, path: str, file: TableFile) -> FileFooter:
-    """Read and check a file's footer.
+def read_footer(storage: Storage, path: str, file: TableFile) -> tuple[FileFooter, Any]:
+    """Read and check a file's footer; return it and its `data`.
 
     Raises:
         DamagedFile: the file does not end as the table's log says, or it is no Parquet file.
@@ -100,12 +114,14 @@ def read_footer(storage: Storage, path: str, file: TableFile) -> FileFooter:
     if size > len(content):
         content, length = storage.read_end(path, size)
     try:
-        return _footer(path, file, metadata(path, content[-size:]), length, reading(path, content))
+        raw = bytes(content[-size:])
+        data = metadata(path, raw)
+        return _footer(path, file, data, raw, length, reading(path, content)), data
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedFile(path, str(error)) from error
 
 
-def _footer(path: str, file: TableFile, data: Any, length: int, keys: Any) -> FileFooter:
+def _footer(path: str, file: TableFile, data: Any, raw: bytes, length: int, keys: Any) -> FileFooter:
     if file.rows and data.num_rows != file.rows:
         raise DamagedFile(path, f"it has {data.num_rows} rows instead of {file.rows}")
     count = data.num_row_groups
@@ -117,11 +133,10 @@ def _footer(path: str, file: TableFile, data: Any, length: int, keys: Any) -> Fi
     seqs = [_bounds(group, places.get("seq"), 0, END) for group in groups]
     times = [_bounds(group, places.get("time_ns"), 0, END) for group in groups]
     subjects = [_bounds(group, places.get("subject"), "", LAST_TEXT) for group in groups]
-    cost = _DECODED * data.serialized_size + _GROUP_BYTES * count
     mins, maxs = np.array(seqs, np.int64).reshape(-1, 2).T
     latest = np.array([time for _, time in times], np.int64)
     subjects = subjects if "subject" in places else []
-    return FileFooter(data, length, starts, sizes, mins, maxs, latest, subjects, cost, keys)
+    return FileFooter(raw, length, starts, sizes, mins, maxs, latest, subjects, keys)
 
 
 def _bounds(group: Any, place: int | None, low: T, high: T) -> tuple[T, T]:
@@ -138,37 +153,34 @@ def _bounds(group: Any, place: int | None, low: T, high: T) -> tuple[T, T]:
 
 
 class GroupSeqs(NamedTuple):
-    """Sequences of the rows of a row group, in their order: the lowest, and how far beyond it each is.
+    """Sequences in a row group: the lowest, and the gaps between them in ascending order, mostly of one byte each.
 
     A message of a table by day and country may be in any of the day's files. The bounds of all of them have it, so only
-    the sequences tell where it is; most groups need two bytes a row.
+    the sequences tell where it is.
     """
 
     low: int
-    beyond: Any
+    gaps: Any
 
     @classmethod
     def of(cls, seqs: Any) -> GroupSeqs:
-        """Return the sequences of an array."""
-        low = int(seqs.min(initial=END))
-        beyond = seqs - low
-        return cls(low, beyond.astype(np.min_scalar_type(int(beyond.max(initial=0)))))
+        """Return the sequences of an array, in any order."""
+        ordered = np.sort(seqs)
+        gaps = np.diff(ordered, prepend=ordered[:1])
+        low = int(ordered[0]) if len(ordered) else END
+        return cls(low, gaps.astype(np.min_scalar_type(int(gaps.max(initial=0)))))
 
     @property
     def cost(self) -> int:
         """Return the bytes of memory, roughly."""
-        return 400 + int(self.beyond.nbytes)
+        return 400 + int(self.gaps.nbytes)
 
-    def places(self, seqs: Sequence[int]) -> Any:
-        """Return the rows that have one of these sequences."""
-        asked = np.asarray(seqs, np.int64) - self.low
-        asked = asked[(asked >= 0) & (asked <= np.iinfo(self.beyond.dtype).max)].astype(self.beyond.dtype)
-        there = self.beyond == asked if len(asked) == 1 else np.isin(self.beyond, asked)
-        return np.flatnonzero(there)
-
-    def at(self, places: Any) -> Any:
-        """Return the sequences of some rows."""
-        return self.beyond[places].astype(np.int64) + self.low
+    def has_any(self, seqs: Sequence[int]) -> bool:
+        """Return True if one of these sequences is there."""
+        ordered, asked = np.cumsum(self.gaps, dtype=np.int64) + self.low, np.asarray(seqs, np.int64)
+        at = np.searchsorted(ordered, asked)
+        inside = at < len(ordered)
+        return bool((ordered[at[inside]] == asked[inside]).any())
 
 
 class Footers:
@@ -184,12 +196,16 @@ class Footers:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], tuple[Any, int]] = OrderedDict()
 
-    def get(self, key: tuple[str, str], load: Callable[[], T], cost: Callable[[T], int]) -> T:
-        """Return what is kept for a file's path and a part of it ("": its footer); load it if nothing is."""
+    def get(self, key: tuple[str, str], load: Callable[[], T], cost: Callable[[T], int], is_spare: bool = False) -> T:
+        """Return what is kept for a file's path and a part of it ("": its footer); load it if nothing is.
+
+        Args:
+            is_spare: of one file's rows, while the others are needed to find the file: it is removed first.
+        """
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
-                self._kept.move_to_end(key)
+                self._kept.move_to_end(key, not is_spare)
                 value: T = kept[0]
                 return value
         value = load()
@@ -197,6 +213,7 @@ class Footers:
         with self._lock:
             self._remove(key)
             self._kept[key] = value, size
+            self._kept.move_to_end(key, not is_spare)
             self.size += size
             while self.size > self.max_bytes and len(self._kept) > 1:
                 self._remove(next(iter(self._kept)))

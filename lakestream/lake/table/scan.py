@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ _GONE = "Object at location"
 PIECE_BYTES = 32 * 1024 * 1024
 """Decoded size of the rows of a file that are looked at together; of a larger row group, its pages."""
 KEPT_ROWS = 262_144
-"""Maximum number of rows of a row group whose sequences are kept once they were decoded: 2 MiB at most."""
+"""Maximum number of rows of a row group whose sequences are kept once they were decoded."""
 _CHECKED = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN)) - {"time"}
 """Columns whose types are checked in each file."""
 
@@ -241,12 +241,18 @@ def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 # ---------------------------------------------------------------------- one file
 class Pick:
-    """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given."""
+    """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given. `is_only`: no other row
+    group may have them."""
 
     def __init__(
-        self, first: int, last: int, wanted: SubjectRange | None = None, seqs: Sequence[int] | None = None
+        self,
+        first: int,
+        last: int,
+        wanted: SubjectRange | None = None,
+        seqs: Sequence[int] | None = None,
+        is_only: bool = False,
     ) -> None:
-        self.first, self.last, self.wanted, self.seqs = first, last, wanted, seqs
+        self.first, self.last, self.wanted, self.seqs, self.is_only = first, last, wanted, seqs, is_only
 
 
 class FileReader:
@@ -273,11 +279,15 @@ class FileReader:
         path = locate(self._table, file.path)
 
         def load() -> FileFooter:
-            found = read_footer(self._storage, path, file)
-            _check(path, found.data)
+            found, data = read_footer(self._storage, path, file)
+            _check(path, data)
+            self._footers.get((path, "data"), lambda: data, found.cost_of, is_spare=True)
             return found
 
         return self._footers.get((path, ""), load, lambda footer: footer.cost)
+
+    def _data(self, path: str, footer: FileFooter) -> Any:
+        return self._footers.get((path, "data"), partial(footer.data, path), footer.cost_of, is_spare=True)
 
     def forget(self) -> None:
         """Drop the footers and deletion vectors of the table."""
@@ -356,27 +366,31 @@ class FileReader:
         """Yield (positions in the file, rows) of the wanted rows of a row group, of the columns by which they are."""
         start, end = footer.starts[number : number + 2].tolist()
         if pick.seqs is not None and end - start <= KEPT_ROWS:
-            load = partial(self._seqs, path, footer, number)
-            seqs = self._footers.get((path, f"{number}/"), load, attrgetter("cost"))
-            if len(places := seqs.places(pick.seqs)):
-                yield start + places, pa.table({"seq": seqs.at(places)})
+            decoded = cache(partial(self._seqs, path, footer, number))
+            if pick.is_only or self._footers.get(
+                (path, f"{number}/"), lambda: GroupSeqs.of(decoded()), attrgetter("cost")
+            ).has_any(pick.seqs):
+                seqs = self._footers.get((path, f"{number}/seq"), decoded, attrgetter("nbytes"), is_spare=True)
+                places = np.flatnonzero(np.isin(seqs, np.asarray(pick.seqs, np.int64)))
+                yield start + places, pa.table({"seq": seqs[places]})
             return
         for at, rows in self._pieces(path, footer, [number], looked):
             if len(places := np.flatnonzero(_wanted(rows, pick, file))):
                 yield at[places], rows.take(pa.array(places))
 
-    def _seqs(self, path: str, footer: FileFooter, number: int) -> GroupSeqs:
+    def _seqs(self, path: str, footer: FileFooter, number: int) -> Any:
         with self._opened(path, footer, [number], ["seq"]) as parquet:
             column = parquet.read_row_group(number, columns=["seq"], use_threads=False).column(0)
         if column.null_count:
             raise ValueError("its column seq lacks values")
-        return GroupSeqs.of(column.to_numpy())
+        return column.to_numpy()
 
     def _of_rows(
         self, path: str, footer: FileFooter, number: int, names: Sequence[str], rows: np.ndarray[Any, Any]
     ) -> dict[str, Any]:
         """Return columns of some rows, ascending, of a row group."""
-        group, wanted = footer.data.row_group(number), set(names)
+        data, wanted = self._data(path, footer), set(names)
+        group = data.row_group(number)
         alone: dict[bytes, list[tuple[Any, ColumnPages, bool]]] = {}
         whole: list[str] = []
         with self._source(path, footer, number, names) as read:
@@ -391,8 +405,8 @@ class FileReader:
                     whole += [name] if name not in whole and not is_null else []
                     continue
                 key = path, f"{number}/{name}"
-                pages = self._footers.get(key, partial(find_pages, column, read), attrgetter("cost"))
-                is_optional = footer.data.schema.column(place).max_definition_level > 0
+                pages = self._footers.get(key, partial(find_pages, column, read), attrgetter("cost"), is_spare=True)
+                is_optional = data.schema.column(place).max_definition_level > 0
                 alone.setdefault(pages.firsts.tobytes(), []).append((column, pages, is_optional))
             found: dict[str, Any] = {}
             for columns in alone.values():
@@ -416,7 +430,7 @@ class FileReader:
     def _source(self, path: str, footer: FileFooter, number: int, names: Sequence[str]) -> Iterator[Read]:
         """Return a context with a function that reads bytes of a row group."""
         if not self._storage.local:
-            yield Fetched(self._storage, path, footer, [number], names).read_at
+            yield self._fetched(path, footer, [number], names).read_at
             return
         file = os.open(path, os.O_RDONLY)
         try:
@@ -444,9 +458,12 @@ class FileReader:
     def _opened(self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]) -> pq.ParquetFile:
         source: Any = path
         if not self._storage.local:
-            source = pa.PythonFile(Fetched(self._storage, path, footer, numbers, names), "r")
-        options = {"metadata": footer.data, "decryption_properties": footer.keys}
+            source = pa.PythonFile(self._fetched(path, footer, numbers, names), "r")
+        options = {"metadata": self._data(path, footer), "decryption_properties": footer.keys}
         return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+    def _fetched(self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]) -> Fetched:
+        return Fetched(self._storage, path, footer.length, self._data(path, footer), numbers, names)
 
     def _kept(self, file: TableFile, pick: Pick, at: np.ndarray[Any, Any], rows: pa.Table, archive: bool) -> pa.Table:
         """Return the wanted ones of rows at these positions in a file."""
@@ -476,13 +493,13 @@ class Fetched(RangedFile):
     """File of an object store, of which a part is fetched at once: the columns of some row groups."""
 
     def __init__(
-        self, storage: Storage, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
+        self, storage: Storage, path: str, length: int, data: Any, numbers: Sequence[int], names: Sequence[str]
     ) -> None:
-        super().__init__(storage, path, footer.length)
+        super().__init__(storage, path, length)
         wanted = set(names)
         starts, ends = [], [0]
         for number in numbers:
-            group = footer.data.row_group(number)
+            group = data.row_group(number)
             for at in range(group.num_columns):
                 column = group.column(at)
                 if column.path_in_schema.partition(".")[0] in wanted:

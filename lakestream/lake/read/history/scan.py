@@ -102,7 +102,7 @@ class TableScan:
                 there = np.searchsorted(asked, low, "left") < np.searchsorted(asked, high, "right")
                 numbers = np.asarray(numbers)[there].tolist()
             groups += footer.groups(file, numbers)
-        pick = Pick(seqs[0], seqs[-1], wanted, seqs)
+        pick = Pick(seqs[0], seqs[-1], wanted, seqs, len(groups) == 1)
         if len(seqs) > 1 or not self._storage.local:
             return self._read(snapshot, groups, pick, COLUMNS)
         # One message: those first that have the fewest other sequences.

@@ -59,7 +59,7 @@ def test_a_file_is_read_with_the_key_of_its_table_alone(table: str, monkeypatch:
     assert b"secret" not in Path(path).read_bytes()
     with encryption.open_file(path, path) as file:
         assert file.read().equals(ROWS)
-    footer = read_footer(open_storage(table), path, table_file(AddFile(path)))
+    footer, _ = read_footer(open_storage(table), path, table_file(AddFile(path)))
     assert (footer.mins.tolist(), footer.maxs.tolist()) == ([1], [2])
     for keys, reason in (("two", "was sealed with another key"), ("", f"set {VARIABLE}")):
         monkeypatch.setenv(VARIABLE, keys)
