@@ -7,17 +7,24 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import nats
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.confluent import meta_pb2
+from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from google.type import date_pb2, money_pb2
 
 from tests.clients.test_schemas import ask as ask_server
 from tests.clients.test_sql_over_nats import until
@@ -324,6 +331,39 @@ def test_confluents_protobuf_serializer(client: SchemaRegistryClient, world: Reg
     assert world.ask("GET", f"/schemas/ids/{number}?format=serialized")[1]["schemaType"] == "PROTOBUF"
 
 
+def imports_class() -> Any:
+    """Return the class of a message with types of the files for which Confluent's clients register no reference."""
+    file = descriptor_pb2.FileDescriptorProto(name="booking.proto", package="shop", syntax="proto3")
+    modules = (date_pb2, money_pb2, decimal_pb2, meta_pb2, descriptor_pb2)
+    file.dependency.extend(each.DESCRIPTOR.name for each in modules[:-1])
+    message = file.message_type.add(name="Booking")
+    for number, kind in enumerate((".google.type.Date", ".google.type.Money", ".confluent.type.Decimal"), 1):
+        message.field.add(name=f"f{number}", number=number, type=11, label=1, type_name=kind)
+    message.field[0].options.Extensions[meta_pb2.field_meta].doc = "the day"
+    pool = descriptor_pool.DescriptorPool()
+    for each in reversed(modules):
+        pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Booking"))
+
+
+@heavy
+def test_files_that_every_registry_has_need_no_reference(client: SchemaRegistryClient, world: RegistryWorld) -> None:
+    booking = imports_class()
+    sent = booking()
+    sent.f1.day, sent.f2.units, sent.f3.value = 3, 5, b"\x01"
+    payload = ProtobufSerializer(booking, client, {"use.deprecated.format": False})(sent, CONTEXT)
+    assert payload is not None
+    reader = ProtobufDeserializer(booking, {"use.deprecated.format": False}, client)
+    assert reader(payload, CONTEXT) == sent
+    text = """syntax = "proto3"; import "google/type/date.proto"; import "confluent/meta.proto";
+        import "confluent/type/decimal.proto";
+        message B { google.type.Date day = 1 [(confluent.field_meta).doc = "x"]; confluent.type.Decimal price = 2; }"""
+    register(world, "texts", text, schemaType="PROTOBUF")  # as Java's clients do
+    refused = 'syntax = "proto3"; import "google/api/http.proto"; message C { google.api.Http h = 1; }'
+    assert world.error("POST", "/subjects/x/versions", definition(refused, schemaType="PROTOBUF")) == 42201
+
+
 @heavy
 def test_confluents_client_for_settings_and_deletions(client: SchemaRegistryClient) -> None:
     schema = Schema(json.dumps(ORDER), "AVRO")
@@ -400,6 +440,66 @@ def test_another_registry_is_imported_with_ids(start_server: StartServer, world:
         for path in ("/subjects/orders/versions?deleted=true", "/config/orders", "/subjects/lists/versions/1"):
             assert copy.ask("GET", path) == world.ask("GET", path)
         assert register(copy, "own", {**ORDER, "name": "Own"}) > second
+    finally:
+        copy.close()
+
+
+class OtherRegistry(BaseHTTPRequestHandler):
+    """Registry in front of ours that answers as Karapace and Redpanda do. `url`: of ours; `kind`: which of them."""
+
+    url, kind = "", ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].strip("/").split("/")
+        status, body = 404, json.dumps({"message": "Not found", "code": 404}).encode()
+        if self.kind == "karapace" or path != ["schemas"]:  # Redpanda has no list of schemas
+            try:
+                with urllib.request.urlopen(self.url + self.path, timeout=20) as answer:
+                    status, body = answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    status, body = error.code, error.read()
+        if path[:1] == ["config"] and len(path) == 2 and status == 404:
+            body = json.dumps({"error_code": 40401, "message": f"Subject '{path[1]}' not found."}).encode()
+        elif status == 200 and self.kind == "karapace" and path[0] in ("schemas", "subjects") and b'"schema"' in body:
+            found = json.loads(body)
+            for each in found if isinstance(found, list) else [found]:
+                each |= {"compatibility": "FULL", "schemaType": each.get("schemaType", "AVRO")}
+            body = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@heavy
+@pytest.mark.parametrize("kind", ["karapace", "redpanda"])
+def test_registries_that_answer_otherwise_are_imported_too(
+    start_server: StartServer, world: RegistryWorld, kind: str
+) -> None:
+    from tests.clients.test_commands import run
+
+    numbers = [register(world, "orders-value", each) for each in (ORDER, ORDER_2)]
+    numbers.append(register(world, "a%2Fkey", '{"type": "string"}'))
+    world.ask("DELETE", "/subjects/orders-value/versions/1")
+    world.ask("PUT", "/config/orders-value", {"compatibility": "FULL"})
+    handler = type("Handler", (OtherRegistry,), {"url": world.url, "kind": kind})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        source, target = f"http://127.0.0.1:{other.server_port}", start_server()
+        for versions in (3, 0):
+            done = run("registry", "import", source, "--server", target.url, "--json")
+            found = json.loads(done.stdout)
+            assert (done.returncode, found["versions"], found["refused"]) == (0, versions, [])
+        other.shutdown()
+    copy = RegistryWorld(target.url)
+    try:
+        places = ["/subjects", "/subjects/orders-value/versions?deleted=true", "/subjects/orders-value/versions"]
+        for path in (*places, "/config/orders-value", *(f"/schemas/ids/{number}" for number in numbers)):
+            assert copy.ask("GET", path) == world.ask("GET", path)
+        assert register(copy, "a%2Fkey", '"string"') == numbers[-1], "the same as Java's clients spell it"
     finally:
         copy.close()
 

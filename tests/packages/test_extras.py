@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE_OF = {
     "backports.zstd": "backports",
     "delta-spark": "delta",
+    "googleapis-common-protos": "google",
     "nats-py": "nats",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry",

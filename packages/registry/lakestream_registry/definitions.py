@@ -155,12 +155,21 @@ def shown(schema: Schema, form: str = "") -> dict[str, Any]:
 
 
 def is_equal(one: Schema, other: Schema, normalized: bool) -> bool:
-    """Return True if two definitions are the same one; `normalized`: in any order of names and references."""
+    """Return True if two definitions are the same one; `normalized`: in any order of names and references.
+
+    Those of Avro are in any case: Java's clients write the names in Avro's order, and others as their authors did.
+    """
     if one.format != other.format:
         return False
-    if one.identity == other.identity:
+    if one.identity == other.identity or (one.format == "avro" and _of_avro(one) == _of_avro(other)):
         return True
     return normalized and _normal(one) == _normal(other)
+
+
+def _of_avro(schema: Schema) -> dict[str, Any]:
+    """Return a definition in Avro as values, which compare in any order of their names."""
+    kept = kept_of(schema)
+    return {**kept, "schema": references.plain_avro(references.parsed(str(kept.get("schema", schema.text))))}
 
 
 def _normal(schema: Schema) -> tuple[str, Mapping[str, Any]]:

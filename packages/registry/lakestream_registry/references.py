@@ -36,6 +36,15 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
+def plain_avro(value: Any) -> Any:
+    """Return the values of an Avro schema with `"string"` in the place of `{"type": "string"}`, which are the same."""
+    if isinstance(value, list):
+        return list(map(plain_avro, value))
+    if isinstance(value, dict):
+        return plain_avro(value["type"]) if value.keys() == {"type"} else {key: plain_avro(value[key]) for key in value}
+    return value
+
+
 def of_avro(text: str, others: Mapping[str, str]) -> str:
     """Return an Avro schema with the types of other schemas inside.
 

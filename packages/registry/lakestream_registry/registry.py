@@ -109,7 +109,7 @@ class Registry:
         if not found:
             raise errors.no_subject(subject)
         schema = await self._schema(name, posted)
-        equal = _equal(schema, found, normalized)
+        equal = await asyncio.to_thread(_equal, schema, found, normalized)
         if equal is None:
             raise errors.no_schema()
         return equal
@@ -137,7 +137,7 @@ class Registry:
             for _ in range(ATTEMPTS):
                 schema = await self._schema(name, posted)
                 known = self.versions(name)
-                equal = _equal(schema, known, normalized)
+                equal = await asyncio.to_thread(_equal, schema, known, normalized)
                 if not brought and equal is not None and posted.id in (None, -1, 0, equal.id):
                     return equal
                 if not brought:
@@ -345,4 +345,6 @@ def _key(subject: str | None) -> str:
 
 
 def _equal(schema: Schema, known: list[Schema], normalized: bool) -> Schema | None:
-    return next((each for each in reversed(known) if is_equal(schema, each, normalized)), None)
+    newest = list(reversed(known))
+    found = next((each for each in newest if each.identity == schema.identity), None)  # without parsing any text
+    return found or next((each for each in newest if is_equal(schema, each, normalized)), None)

@@ -7,6 +7,7 @@ import json
 import fastavro
 import pytest
 
+from lakestream.schemas.schema import Schema
 from lakestream_registry.definitions import PostedSchema, SchemaLink, is_equal, schema_of, shown
 from lakestream_registry.errors import RegistryError
 from lakestream_registry.references import of_avro, of_json
@@ -63,6 +64,21 @@ def test_a_definition_with_references_makes_columns_and_is_given_back_as_it_was(
     assert shown(found)["references"] == [{"name": "a.In", "subject": "in", "version": 1}]
     plain = schema_of("out", PostedSchema(schema=found.text), lambda link: inner)
     assert not is_equal(found, plain, normalized=True)
+
+
+def test_avro_definitions_are_equal_however_their_names_are_ordered() -> None:
+    def of(value: object, **more: object) -> Schema:
+        posted = PostedSchema(schema=json.dumps(value), **more)  # type: ignore[arg-type]
+        return schema_of("x", posted, lambda link: pytest.fail("no reference"))
+
+    java = of({"type": "record", "name": "O", "namespace": "a", "fields": [{"name": "n", "type": "string"}]})
+    other = {"namespace": "a", "name": "O", "fields": [{"type": {"type": "string"}, "name": "n"}], "type": "record"}
+    assert java.text != of(other).text
+    assert is_equal(java, of(other), normalized=False)
+    assert is_equal(of("string"), of({"type": "string"}), normalized=False)
+    assert not is_equal(java, of({**other, "doc": "x"}), normalized=False)
+    assert not is_equal(of(other, metadata={"properties": {"a": "b"}}), java, normalized=False)
+    assert not is_equal(of({"type": "long"}), of({"type": "long", "logicalType": "x"}), normalized=False)
 
 
 def test_definitions_are_equal_in_any_order_when_normalized() -> None:
