@@ -8,7 +8,7 @@ does not fit. Which schema a message has, and whether it fits, is the answer of 
     off       nothing is checked (default)
 
 Only publishes of clients are checked, on the leader: messages of mirrors, sources, imports and backups were taken
-elsewhere, or before. Markers of deleted keys have no payload, and no schema; nor do tombstones (naming.py).
+elsewhere, or before. Markers of deleted keys have no payload, and no schema; nor do tombstones (schemas/naming.py).
 
 The lake decodes a message by the version that it was checked by, whenever that happens. A pinned version follows from
 the configuration, whose changes are entries of the log. `latest` is another version once this leader learns of it, and
