@@ -320,6 +320,8 @@ class GroupProcess:
         log = self.store.log
         assert isinstance(log, SegmentLog)
         base, shadow = log.first_index - 1, self.checker.shadows[self.name]
+        if salvaged and base < shadow.base:  # it was emptied: others send everything, or their state
+            shadow.base, shadow.base_term, shadow.marks = base, 0, []
         if base > shadow.last:  # a state was put in place, and the process ended before it reported that
             self.checker.installed(self.name, base, self.checker.committed[base - 1][0])
         elif base > shadow.base:

@@ -45,9 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from lakestream.log.format.frame import UNKNOWN
+from lakestream.log.format.frame import UNKNOWN, Held
 from lakestream.raft.core.messages import AppendReply, Confirmed
 from lakestream.raft.core.progress import Progress
 from lakestream.raft.core.ready import Conflict, RolledBack
@@ -127,7 +125,7 @@ def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool
     if not state.recovering or state.joining:
         _roll_back(state, sender, index, term)
     elif UNKNOWN != state.held.newest < (index, term):  # the file `raft` was behind
-        state.held = msgspec.structs.replace(state.held, newest=(index, term))
+        state.held = Held((index, term))  # perhaps of another log than what was set aside
     return True
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.format.frame import UNKNOWN, Frame, Held, Kind
+from lakestream.log.format.frame import Frame, Held, Kind
 from lakestream.raft.core.messages import LogEntry, Recover, RecoverTo, Vote, decode_membership, entry_of, frame_of
 from lakestream.raft.core.ready import BadMessage, SendEntries
 from lakestream.raft.core.state import State
@@ -45,25 +45,25 @@ def end(state: State) -> None:
 
 
 def go_on(state: State) -> None:
-    """Append entries that were set aside, or ask all members for those before them. A leader sends the rest itself."""
-    log, held = state.log, _next(state)
-    if held == UNKNOWN or not state.recovering or state.leader or log.durable < log.last or _append_own(state):
+    """Append entries that were set aside, or ask all members for those before them. A leader sends the rest itself.
+
+    Any entry behind the gap proves what was in it. The next one is in most logs; but it may be damaged in the log that
+    has the rest, so each second question names any other.
+    """
+    log, held = state.log, state.held
+    if held.newest[0] <= log.last or not state.recovering or state.leader or log.durable < log.last:
         return
+    if _append_own(state):
+        return
+    known = [index for index in sorted({*held.frames, held.newest[0]}) if index > log.last]
+    index = state.random.choice(known) if state.in_vain % 2 else known[0]
     state.in_vain += 1
     if state.in_vain == IN_VAIN:
-        state.out.missing = (log.last + 1, max(held[0] - (held[0] in state.held.frames), log.last + 1))
+        state.out.missing = (log.last + 1, max(known[0] - (known[0] in held.frames), log.last + 1))
+    ends = (log.last, log.terms.last_term, index, _held_term(state, index) or 0)
     for name in log.membership.members:
         if name != state.me:
-            state.send(name, Recover(state.term, state.nonce, False, log.last, log.terms.last_term, *held))
-
-
-def _next(state: State) -> tuple[int, int]:
-    """Return index and term of the first entry behind the log that this member had, or UNKNOWN."""
-    held, last = state.held, state.log.last
-    if held.newest[0] <= last:
-        return UNKNOWN
-    index = min((index for index in held.frames if index > last), default=0)
-    return (index, held.frames[index].term) if index else held.newest
+            state.send(name, Recover(state.term, state.nonce, False, *ends))
 
 
 def _append_own(state: State, *, linked: bool = False) -> bool:
@@ -114,13 +114,15 @@ def _held_term(state: State, index: int) -> int | None:
 
 def on_answer(state: State, message: RecoverTo, asked: Recover) -> None:
     """Append entries that a member sent, then those set aside that follow them. Raise BadMessage."""
-    log, ends = state.log, (asked.last, asked.last_term, asked.held, asked.held_term)
+    log = state.log
     if not state.recovering or state.leader or message.nonce != state.nonce:
         return
-    if ends != (log.last, log.terms.last_term, *_next(state)):
+    if (asked.last, asked.last_term) != (log.last, log.terms.last_term) or _held_term(
+        state, asked.held
+    ) != asked.held_term:
         return  # late: the log is another one by now
     log.append(frames_behind(asked.last, asked.last_term, message.entries[: asked.held - asked.last], asked.held_term))
-    if _append_own(state, linked=log.last >= asked.held - 1) or message.entries:
+    if _append_own(state, linked=True) or message.entries:
         state.in_vain = 0
 
 

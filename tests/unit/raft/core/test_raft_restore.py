@@ -92,6 +92,17 @@ def test_every_entry_comes_back_that_one_member_has(gone: tuple[tuple[int, ...],
         assert net.bodies(name) == [frame.body for frame in WHOLE], leader
 
 
+def test_gaps_that_touch_each_other_are_filled() -> None:
+    """Neither member has the next entry that the other one had (seed 2926 of tests.sim.everywhere)."""
+    net = net_of(a=WHOLE, b=WHOLE, c=WHOLE)
+    damage(net, "a", 4)
+    damage(net, "b", 4)
+    damage(net, "c", 3)
+    net.leader()
+    net.tick(3)
+    assert [net.bodies(name) for name in "abc"] == [[frame.body for frame in WHOLE]] * 3
+
+
 def test_a_gap_is_filled_across_changes_of_leaders() -> None:
     log = log_of(1, 2, 2, 5, 5, 7)
     net = net_of(a=log, b=log, c=log)
