@@ -6,14 +6,16 @@ every one of them; what the simulation cannot find it does not test.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.table import batches
+from lakestream.lake.table.actions import locate
 from lakestream.log.format.segment import SealedSegment
 from lakestream.net.peers.dialler import DialTarget
 from lakestream.ports import Single
@@ -23,6 +25,8 @@ from lakestream.stream.core.applier import Applier
 from lakestream.stream.core.operations import Operation, Purge
 from lakestream.stream.features.dedupe import Dedupe
 from lakestream.stream.mirroring.session import OriginSession
+from lakestream_spark.write.stream_compaction import CommitPlan, StreamCompaction
+from lakestream_spark.write.tasks import Output
 from tests.sim.bugs import CORE_BUGS, Bug, writes_the_log_without_sync
 from tests.sim.events import MS, S
 from tests.sim.whole.world import Plan, plan_of
@@ -103,6 +107,78 @@ def keeps_deleted_rows(stack: ExitStack) -> None:
     """Rows of the table stay when their messages are removed."""
     stack.enter_context(patch.object(batches, "deletions", lambda position, before, dead: []))
 
+
+_Commit = Callable[[StreamCompaction, CommitPlan, Output], Any]
+
+
+def _commits(stack: ExitStack, plant: Callable[[_Commit], _Commit]) -> None:
+    stack.enter_context(patch.object(StreamCompaction, "commit", plant(StreamCompaction.commit)))
+
+
+def commits_twice(stack: ExitStack) -> None:
+    """A commit is repeated although it has moved the position (invariant 8)."""
+
+    def plant(real: _Commit) -> _Commit:
+        def commit(self: StreamCompaction, plan: CommitPlan, output: Output) -> Any:
+            real(self, plan, output)
+            return real(self, msgspec.structs.replace(plan, position=self._watch.position() or 0), output)
+
+        return commit
+
+    _commits(stack, plant)
+
+
+def deletes_files_of_a_commit_in_doubt(stack: ExitStack) -> None:
+    """The answer to a commit is lost, and its files are deleted without a look at the log (invariant 13)."""
+
+    def plant(real: _Commit) -> _Commit:
+        def commit(self: StreamCompaction, plan: CommitPlan, output: Output) -> Any:
+            real(self, plan, output)
+            for file in output.files:
+                self._storage.delete(locate(self.table, file.path))
+            raise LakeError(f"{self.table}: no answer")
+
+        return commit
+
+    _commits(stack, plant)
+
+
+def commits_files_that_are_not_there(stack: ExitStack) -> None:
+    """A commit names a file that was not written (invariant 10)."""
+
+    def plant(real: _Commit) -> _Commit:
+        def commit(self: StreamCompaction, plan: CommitPlan, output: Output) -> Any:
+            for file in output.files[:1]:
+                self._storage.delete(locate(self.table, file.path))
+            return real(self, plan, output)
+
+        return commit
+
+    _commits(stack, plant)
+
+
+def unstages_with_the_commit(stack: ExitStack) -> None:
+    """Staged segments go with the commit, before a server has found its files whole."""
+
+    def plant(real: _Commit) -> _Commit:
+        def commit(self: StreamCompaction, plan: CommitPlan, output: Output) -> Any:
+            done = real(self, plan, output)
+            self._storage.delete_all([part.path for part in plan.batch.parts])
+            return done
+
+        return commit
+
+    _commits(stack, plant)
+
+
+LAKE_BUGS: dict[str, tuple[Bug, str]] = {
+    "drops_what_is_only_staged": (drops_what_is_only_staged, "WaitsForTheTable"),
+    "commits_twice": (commits_twice, "ChecksPosition"),
+    "commits_files_that_are_not_there": (commits_files_that_are_not_there, "CommitSyncs"),
+    "deletes_files_of_a_commit_in_doubt": (deletes_files_of_a_commit_in_doubt, "ReadsOutcome"),
+    "unstages_with_the_commit": (unstages_with_the_commit, "StaysForRepair"),
+}
+"""Bugs of the lake, with the guard of Release.tla that each breaks."""
 
 CRASHES = ("kill", "cut_power", "cut_all_power", "fail_midway")
 
