@@ -52,7 +52,6 @@ from lakestream_sql.tokens import names_of_with
 from lakestream_sql.uncompacted import LiveStreams, QueriedStream, StreamQuery
 from lakestream_sql.visible import EVERYTHING, Viewer, matching, visible, within
 
-_MICRO = 1000
 # Payloads that are not UTF-8 are no JSON. The comparison costs nothing, while TRY decodes each row by itself.
 _JSON = "CASE WHEN encode(decode(data, 'replace')) = data THEN TRY_CAST(decode(data, 'replace') AS JSON) END"
 _OF_STREAMS = re.compile(f"(?:{paths.ACCOUNTS}/([^/]+)/)?{paths.STREAMS}")
@@ -83,15 +82,14 @@ class StreamCatalog:
     def streams(self) -> list[QueriedStream]:
         """Return the streams that can be queried: those with a table, and with live views those with staged
         messages."""
+        root, begins, found = self.root, [""], list[QueriedStream]()
         if self.account is not None:
-            roots = {"": paths.parents(self.root, self.account)[0].removesuffix(f"/{paths.STREAMS}")}
+            root = paths.parents(self.root, self.account)[0].removesuffix(f"/{paths.STREAMS}")
         else:
             names = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
-            accounts = {f"{paths.ACCOUNTS}/{name}/": f"{self.root}/{paths.ACCOUNTS}/{name}" for name in names}
-            roots = {"": self.root, **accounts}
-        found = list[QueriedStream]()
-        for begun, root in roots.items():
-            parts = (f"{root}/{paths.STREAMS}", f"{root}/{paths.SEGMENTS}")
+            begins += [f"{paths.ACCOUNTS}/{name}/" for name in names]
+        for begun in begins:
+            parts = (f"{root}/{begun}{part}" for part in (paths.STREAMS, paths.SEGMENTS))
             named = sorted({name for part in parts for name in self.storage.directories(part)})
             found += filter(self._is_there, (self.stream(f"{begun}{paths.STREAMS}/{name}") for name in named))
         return found
@@ -133,8 +131,7 @@ class StreamCatalog:
         return QueriedStream(account, paths.name_of(last), f"{self.root}/{directory}/{encoded or last}", name)
 
     def last_wanted(self, mention: Mention) -> tuple[QueriedStream, LastWanted] | None:
-        """Return the stream of a mention and the last messages that this wants of its index; None for no such
-        mention."""
+        """Return the stream of a mention and the last messages that it wants of the index; None if it wants none."""
         if self.live.committed or mention.last is None or mention.travel is not None:
             return None
         stream = self.stream(self.resolved(mention).name)
@@ -297,9 +294,7 @@ class StatementSnapshot:
         is_plain = mention.last is None and mention.view is None and mention.travel is None and not mention.bare
         if not mention.counted or not is_plain or self._sees is not None:
             return None
-        live = self._view(mention)
-        rows = None if live is None else live.view.table_rows()
-        if live is None or rows is None:
+        if (live := self._view(mention)) is None or (rows := live.view.table_rows()) is None:
             return None
         if live.hidden:
             assert live.table  # Invariant: what is hidden is hidden in the table.
@@ -399,7 +394,7 @@ class StatementSnapshot:
         else:
             at_ns = self._time_ns(travel.value, mention, "TIMESTAMP AS OF")
             version = version_for_commit_time(log, at_ns, time.time_ns())
-        return _every(self._table(log.table, version))
+        return self._table(log.table, version)
 
     def _derived(self, mention: Mention) -> str:
         """Return the table of a bucket, a typed view, or the table of misfits."""
@@ -443,7 +438,7 @@ class StatementSnapshot:
     def _table(self, path: str, version: int) -> str:
         table = self._catalog.engine.views.place(path, version)
         self.versions.add(table)
-        return table
+        return f"SELECT * FROM {table}"
 
     # ---- now
 
@@ -451,7 +446,7 @@ class StatementSnapshot:
         live = self._view(mention)
         if live is None:
             log = self._log(mention)
-            return _every(self._table(log.table, log.latest))
+            return self._table(log.table, log.latest)
         return self._union(live, mention.subject)
 
     def _last(self, mention: Mention) -> str:
@@ -503,15 +498,15 @@ class StatementSnapshot:
         if log is None:
             raise self._catalog.unknown(mention, self._text)
         if found.version is None:
-            return f"{_every(self._table(log.table, log.latest))} WHERE false"
+            return f"{self._table(log.table, log.latest)} WHERE false"
         table = self._table(log.table, found.version)
-        held = _held(point, REMOVED_COLUMN in self._catalog.engine.columns(_every(table), self.arrow))
+        held = _held(point, REMOVED_COLUMN in self._catalog.engine.columns(table, self.arrow))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             name = f"left_{next(self._numbers)}"
             self.arrow[name] = pa.table({"seq": departure_files.sequences(gone)})
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
-        return f"{_every(table)} WHERE {held}"
+        return f"{table} WHERE {held}"
 
     def _version(self, mention: Mention, point: Point) -> tuple[TableLog | None, TableAsOf]:
         """Return the version for a point; no log where there is no table yet."""
@@ -544,7 +539,7 @@ class StatementSnapshot:
         otherwise = (
             f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'"
         )
-        return self._integer(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))", mention, otherwise) * _MICRO
+        return self._integer(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))", mention, otherwise) * 1000
 
     def _number(self, value: str, mention: Mention) -> int:
         otherwise = f"VERSION AS OF takes a version number, not {value}"
@@ -555,10 +550,6 @@ class StatementSnapshot:
         if isinstance(found := self._catalog.engine.value(expression), int):
             return found
         raise BadSql(otherwise, self._text, mention.place)
-
-
-def _every(table: str) -> str:
-    return f"SELECT * FROM {table}"
 
 
 def _held(point: Point, archive: bool) -> str:

@@ -42,6 +42,7 @@ TABLES = '"table" VARCHAR, version BIGINT, last_seq BIGINT, tail BIGINT'
 """Columns of SHOW TABLES."""
 HISTORY = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
 """Columns of DESCRIBE HISTORY."""
+_FUNCTIONS = "SELECT DISTINCT function_name AS function FROM duckdb_functions() WHERE function_name ~ '^[a-z]\\w*$'"
 HISTORY_LIMIT = 1000
 """Maximum number of commits that DESCRIBE HISTORY shows, the newest first."""
 
@@ -95,12 +96,9 @@ class Result:
         self.types = tuple(str(column[1]) for column in description)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        while rows := self._fetched():
-            yield from rows
-
-    def _fetched(self) -> list[tuple[Any, ...]]:
         try:
-            return self._cursor.fetchmany(FETCH_ROWS)
+            while rows := self._cursor.fetchmany(FETCH_ROWS):
+                yield from rows
         except (duckdb.InternalException, duckdb.FatalException) as error:
             raise EngineFailed(str(error)) from None
         except duckdb.Error as error:
@@ -229,10 +227,9 @@ class Session:
 
     def masked(self, streams: Iterable[str], roles: Collection[str]) -> list[str]:
         """Return those of some streams of which a user with these roles sees masked fields."""
-        tables = {
-            each: paths.table(self.root, each, self._catalog.account or paths.DEFAULT_ACCOUNT) for each in streams
-        }
-        return [each for each, table in tables.items() if of_table(self._catalog.storage, table).hide_from(roles)]
+        account, storage = self._catalog.account or paths.DEFAULT_ACCOUNT, self._catalog.storage
+        tables = {each: paths.table(self.root, each, account) for each in streams}
+        return [each for each, table in tables.items() if of_table(storage, table).hide_from(roles)]
 
     def take_last(self, pages: Mapping[LastWanted, list[LastPage]]) -> None:
         """Take what a server answered for that, before it staged its newest messages, for the next query."""
@@ -291,10 +288,8 @@ class Session:
         if statement.kind == "tables":
             result = self._show_tables()
         elif statement.kind == "functions":
-            names = (
-                "SELECT DISTINCT function_name AS function FROM duckdb_functions() WHERE function_name ~ '^[a-z]\\w*$'"
-            )
-            result = Result(self.engine.connection.cursor().execute(f"{names} UNION SELECT 'as_of' ORDER BY 1"))
+            names = f"{_FUNCTIONS} UNION SELECT 'as_of' ORDER BY 1"
+            result = Result(self.engine.connection.cursor().execute(names))
         elif statement.kind == "history":
             (mention,) = statement.mentions()
             result = self._history(self._catalog.resolved(mention), text)

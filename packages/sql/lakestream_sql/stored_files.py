@@ -41,7 +41,7 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc]
     def add(self, path: str, size: int) -> str:
         """Add a file by its path in the storage and its size in bytes; return its path for DuckDB."""
         name = self.spelled(path)
-        self._files[_plain(name)] = path, size
+        self._files[self._strip_protocol(name)] = path, size
         return name
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -63,11 +63,7 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc]
         return RangedFile(self._storage, *self._find(path))
 
     def _find(self, path: str) -> tuple[str, int]:
-        found = self._files.get(_plain(path))
+        found = self._files.get(self._strip_protocol(path))
         if found is None:
             raise FileNotFoundError(path)
         return found
-
-
-def _plain(path: str) -> str:
-    return path.removeprefix(f"{PROTOCOL}://")
