@@ -115,12 +115,8 @@ class Engine:
         self._subscriptions[name] = found
 
     def opening(self, name: str, then: Callable[[], None], size: int = 0) -> bool:
-        """Open a stream that is not open, and call `then`, after everybody who asked before. Return False if it is open
-        or unknown, or too much waits.
-
-        Args:
-            size: bytes that `then` holds.
-        """
+        """Open a dormant stream, and call `then`, which holds so many bytes, after everybody who asked before. Return
+        False if it is open or unknown, or too much waits."""
         return name in self.dormant and self.node.keeping.open(self.account, name, then, size)
 
     def when_open(self, handler: Handler) -> Handler:

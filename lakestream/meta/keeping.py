@@ -144,7 +144,8 @@ class SoloKeeping(Keeping):
         if dormant is None or dormant.acts_at <= self._shared.clock.steady():
             return None
         with contextlib.suppress(OSError):
-            return dormant if stores.stamp_of(dormant) == dormant.stamp else None
+            if dormant.stamp_in(stores.files, stores.directory(account, name)) == dormant.stamp:
+                return dormant
         return None
 
     def _rest(self, dormant: Dormant) -> None:
@@ -194,8 +195,9 @@ class SoloKeeping(Keeping):
             except Exception as error:  # the others still get an answer
                 self._shared.log.exception(f"stream {key[1]}: a request that waited for it failed", error)
 
-    def _resting(self, replica: Replica) -> Dormant | None:
-        """Return what others see of an open stream that need not be open, None if it is at work."""
+    def _resting(self, replica: Replica, ending: bool = False) -> Dormant | None:
+        """Return what others see of an open stream that need not be open, None if it is at work. `ending`: the server
+        stops, which settles new logs (log/store/creations.py)."""
         stream, lake = replica.stream, self._shared.lake
         if stream is None or replica.memory or not replica.leading or not lake.rests(stream):
             return None
@@ -203,7 +205,7 @@ class SoloKeeping(Keeping):
 
         with contextlib.suppress(LogError):  # whoever reads it next finds the damage
             acts_at, log = stream.acts_at(), stream.store.log
-            if acts_at and isinstance(log, SegmentLog):
+            if acts_at and isinstance(log, SegmentLog) and (ending or log.birth is None):
                 staged = not lake.rests(stream, compacted=True)
                 return Dormant.of(stream, acts_at, staged, os.path.basename(log.open_segment.path))
         return None
@@ -240,7 +242,7 @@ class SoloKeeping(Keeping):
 
         def close() -> None:
             stream.store.close(state)
-            dormant.stamp = stores.stamp_of(dormant)
+            dormant.stamp = dormant.stamp_in(stores.files, stores.directory(*key))
 
         def closed(_: None, error: BaseException | None) -> None:
             if error is not None:  # it is opened from what is there
@@ -261,7 +263,7 @@ class SoloKeeping(Keeping):
     def stop(self) -> None:
         """Note which streams need not be opened at the next start, while they serve."""
         if self._left is None and self._idle_ns:
-            made = [(replica, self._resting(replica)) for replica in self._node.replicas.by_uid.values()]
+            made = [(replica, self._resting(replica, ending=True)) for replica in self._node.replicas.by_uid.values()]
             self._left = [(replica, dormant) for replica, dormant in made if dormant is not None]
 
     def close(self) -> None:
@@ -271,10 +273,12 @@ class SoloKeeping(Keeping):
             for replica, dormant in self._left or ():
                 store = replica.stream.store if replica.stream is not None else None
                 if store is not None and store.applied in (1, store.checkpoint_index):
-                    dormant.stamp = stores.stamp_of(dormant)
+                    dormant.stamp = dormant.stamp_in(stores.files, stores.directory(*replica.key))
                     streams.append(dormant)
             if streams:
-                stores.leave(streams)
+                from lakestream.stream.dormant import leave
+
+                leave(stores.files, stores.root, streams)
         except OSError as error:
             self._shared.log.warn(f"the next start opens all streams: {stores.root} cannot be written: {error}")
 

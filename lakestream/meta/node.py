@@ -113,11 +113,8 @@ class Keeping:
         """Remove the account's streams that are not open."""
 
     def open(self, account: str, name: str, then: Callable[[], None], size: int = 0) -> bool:
-        """Open a dormant stream, and call `then` once it is open, or cannot be. Return False if too much waits.
-
-        Args:
-            size: bytes that `then` holds.
-        """
+        """Open a dormant stream, and call `then`, which holds so many bytes, once it is open, or cannot be. Return
+        False if too much waits."""
         return False
 
     def compacting(self) -> None:

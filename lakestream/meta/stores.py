@@ -131,16 +131,6 @@ class FileStores:
         self.deleted = survey.left
         return survey.streams
 
-    def leave(self, streams: Sequence[Dormant]) -> None:
-        """Leave streams that need not be open to the next start. At a clean stop; raise OSError."""
-        from lakestream.stream.dormant import leave
-
-        leave(self.files, self.root, streams)
-
-    def stamp_of(self, stream: Dormant) -> tuple[int, int]:
-        """Return the stamp of a stream that is not open. Raise OSError."""
-        return stream.stamp_in(self.files, self.directory(stream.account, stream.name))
-
     # ------------------------------------------------------------------ a group of one
     def create(self, account: str, name: str, uid: str, creation: bytes, *, memory: bool) -> Store:
         """Return the store of a new stream whose first operation is `creation`, which is durable then.

@@ -36,6 +36,7 @@ Json = bytes  # by another name: `bytes` is a field, too
 _MAGIC = b"LKDM"
 _HEAD = len(_MAGIC) + 4
 _STREAM_CONFIG = JsonDecoder(StreamConfig)
+_OWN = ("account", "name", "uid", "created_ns")
 _STATE = ("msgs", "bytes", "first_seq", "first_time", "last_seq", "last_time")
 
 
@@ -43,8 +44,7 @@ class Dormant(msgspec.Struct, kw_only=True, dict=True):
     """A stream that is not open, with what is known of `Stream` and `Store` under their names.
 
     It is to be opened at `acts_at` (steady clock, ns), whatever its clients do, and if it is `staged` once a compactor
-    is there, which moves staged segments into its table. `segment` is the file name of its
-    newest segment, and `stamp` that of the file (`Files.stamp`).
+    comes, which its segments wait for. `segment` is the name of the newest one, and `stamp` that of its file.
     """
 
     closed: ClassVar[bool] = False
@@ -76,19 +76,9 @@ class Dormant(msgspec.Struct, kw_only=True, dict=True):
     def of(cls, stream: Stream, acts_at: int, staged: bool, segment: str) -> Dormant:
         """Return what is known of an open stream. Raise LogError."""
         store = stream.store
-        return cls(
-            account=stream.account,
-            name=stream.name,
-            uid=stream.uid,
-            created_ns=stream.created_ns,
-            stored=store.config,
-            num_subjects=len(store.subjects),
-            consumer_names=list(stream.consumers),
-            acts_at=acts_at,
-            staged=staged,
-            segment=segment,
-            **{name: getattr(store, name) for name in _STATE},
-        )
+        state = {name: getattr(store, name) for name in _STATE} | {"num_subjects": len(store.subjects)}
+        own = {name: getattr(stream, name) for name in _OWN} | {"consumer_names": list(stream.consumers)}
+        return cls(**own, **state, stored=store.config, acts_at=acts_at, staged=staged, segment=segment)
 
     @cached_property
     def config(self) -> StreamConfig:

@@ -47,8 +47,8 @@ have no responders."""
 UNCOUNTED = "STREAM.MSG.GET.*"
 """A read request whose success is neither counted nor audited, as with nats-server."""
 
-KNOWN = "STREAM.INFO.*"
-"""Requests that, without a body, are answered for a stream that is not open."""
+INFO = "STREAM.INFO.*"
+"""Without a body it is answered for a stream that is not open."""
 
 UNANSWERED = frozenset({"CONSUMER.DURABLE.CREATE.*", "CONSUMER.RESET.*.*"})
 """Requests that get no answer in an account without JetStream."""
@@ -265,7 +265,7 @@ class Api:
                 request.fail(api_error(10008))
         elif not self._engine.serving:
             request.run(lambda: _refuse(request, route))
-        elif (asked := [*request.tokens, ""][0]) in self._engine.dormant and (request.body or route.pattern != KNOWN):
+        elif (asked := [*request.tokens, ""][0]) in self._engine.dormant and (request.body or route.pattern != INFO):
             if not self._engine.opening(asked, lambda: self._serve(request, route), len(request.body)):
                 request.fail(api_error(10008))
         elif route.where is Where.HERE or self._engine.node.alone or request.stage:

@@ -127,9 +127,7 @@ class TransferApi:
         self._bring(tokens[3].decode("utf-8", "replace"), [record], reply)
 
     def _bring(self, name: str, records: Sequence[Record], reply: bytes) -> None:
-        if self._engine.opening(
-            name, lambda: self._bring(name, records, reply), sum(len(each.data) for each in records)
-        ):
+        if self._engine.opening(name, lambda: self._bring(name, records, reply)):
             return
         try:
             stream = self._engine.node.asked_here(self._engine.account, name)

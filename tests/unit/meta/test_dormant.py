@@ -309,7 +309,7 @@ def test_a_file_that_cannot_be_used_is_removed_and_every_stream_is_opened(
     if kind == "flipped":
         content[len(content) // 2] ^= 1
     if kind == "of another release":
-        monkeypatch.setattr(dormant.lakestream, "__version__", "0.0.1")
+        monkeypatch.setattr("lakestream.__version__", "0.0.1")
     path.write_bytes(content[: {"cut": len(content) - 1, "empty": 0}.get(kind, len(content))])
     world = world_of(tmp_path)
     assert is_open(world)
@@ -387,6 +387,7 @@ def test_publishes_beyond_what_may_wait_are_refused(tmp_path: Path, monkeypatch:
 
 # ---------------------------------------------------------------- streams that nobody uses
 def looked(world: World, looks: int) -> None:
+    world.stores.mark()  # of new logs, as every second
     for _ in range(looks):
         world.clock.advance(IDLE_NS // 4)
         world.settle()
@@ -432,9 +433,22 @@ def test_a_stream_is_used_by_publishes_reads_and_waiting_pull_requests(tmp_path:
     world.stop()
 
 
+def test_a_new_stream_is_not_closed_before_its_files_are_durable(tmp_path: Path) -> None:
+    world = filled(tmp_path)
+    world.engines.node.start()
+    for _ in range(6):
+        world.clock.advance(IDLE_NS // 4)
+        world.settle()
+    assert is_open(world)
+    looked(world, 1)
+    assert not is_open(world)
+    world.stop()
+
+
 def test_what_comes_while_a_stream_is_being_closed_waits_for_it(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.engines.node.start()
+    world.stores.mark()
     for _ in range(20):
         world.clock.advance(IDLE_NS // 4)
         if not is_open(world):
@@ -460,6 +474,7 @@ def test_a_stream_closed_while_the_server_ran_is_known_to_the_next_start(tmp_pat
 def test_a_stream_whose_account_loses_jetstream_while_it_is_being_closed_is_not_served(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.engines.node.start()
+    world.stores.mark()
     for _ in range(20):
         world.clock.advance(IDLE_NS // 4)
         if not is_open(world):
