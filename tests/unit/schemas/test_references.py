@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import count
 from typing import Any
 
@@ -94,7 +94,11 @@ def exactly(text: str) -> Any:
 
 
 def _number(text: str) -> int | float | Decimal:
-    number = Decimal(text)
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent of more digits than Decimal takes
+        value = float(text)
+        return value if abs(value) <= sys.float_info.max else int(sys.float_info.max) * (-1 if value < 0 else 1)
     if number and number.adjusted() > 308:
         return int(sys.float_info.max) * (-1 if number < 0 else 1)
     if number.adjusted() < -500:
