@@ -18,6 +18,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, decode_frame, salt_at
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.cluster.nodes import Cluster, Node, NotReady, until
 from tests.servers import Kind
 
@@ -449,3 +452,18 @@ def segments(node: Node, stream: str, account: str = "$G") -> list[str]:
     return sorted(
         str(path) for path in node.stream_directory(stream, account).rglob(f"*{suffix}") if path.stat().st_size
     )
+
+
+def frames_of(path: Path) -> dict[int, int]:
+    """Return the offset of each entry of an open segment."""
+    content, at, found = path.read_bytes(), HEADER_SIZE, dict[int, int]()
+    while isinstance(frame := decode_frame(content, at, len(content), salt_at(content, HEADER_SIZE)), Frame):
+        found[frame.index], at = at, at + FRAME_HEADER + len(frame.body)
+    return found
+
+
+def spoil(path: Path, offset: int) -> None:
+    """Flip a bit in the body of the entry at an offset."""
+    content = bytearray(path.read_bytes())
+    content[offset + FRAME_HEADER + 2] ^= 4
+    path.write_bytes(content)

@@ -20,9 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, decode_frame, salt_at
-from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.repair import ASIDE
 from tests.chaos.audit import read_all
 from tests.cluster import namespaces
@@ -31,11 +28,13 @@ from tests.cluster.load import STREAM, Load
 from tests.cluster.nemesis import (
     Nemesis,
     flip_bit,
+    frames_of,
     possible,
     remove,
     scale,
     schedule,
     segments,
+    spoil,
     truncate,
     wait,
 )
@@ -431,9 +430,7 @@ def test_damage_of_the_open_segments_on_all_nodes_loses_nothing(
         frames = [frames_of(path) for path in paths]
         newest = min(max(each) for each in frames)
         for path, each, place in zip(paths, frames, places, strict=True):
-            content = bytearray(path.read_bytes())
-            content[each[newest - place] + 50] ^= 4
-            path.write_bytes(content)
+            spoil(path, each[newest - place])
         for node in cluster.nodes:
             node.start()
         cluster.wait_current(STREAM)
@@ -443,14 +440,6 @@ def test_damage_of_the_open_segments_on_all_nodes_loses_nothing(
     for node in cluster.nodes:
         assert not (Path(segments(node, STREAM)[-1]).parents[1] / ASIDE).exists()
     finish(load, "damaged entries of the open segment on all nodes")
-
-
-def frames_of(path: Path) -> dict[int, int]:
-    """Return the offset of each entry of an open segment."""
-    content, at, found = path.read_bytes(), HEADER_SIZE, dict[int, int]()
-    while isinstance(frame := decode_frame(content, at, len(content), salt_at(content, HEADER_SIZE)), Frame):
-        found[frame.index], at = at, at + FRAME_HEADER + len(frame.body)
-    return found
 
 
 # ---- membership changes

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.load import STREAM, Load
+from tests.cluster.nemesis import frames_of, segments, spoil
 from tests.cluster.nodes import READY_S, Cluster, Node, until
 from tests.servers import Kind, Server, StartFailed
 from tests.wire import Wire
@@ -128,4 +129,26 @@ def test_a_rolling_upgrade_and_back_under_load_and_faults_loses_nothing(
                     cluster.heal()
                     caught_up(cluster)
         load.wait_acks(200)
+    print(load.audit())
+
+
+def test_damaged_nodes_elect_an_older_one_that_is_whole(cluster: Cluster) -> None:
+    """The open segments of two nodes of this release are damaged. Older nodes know nothing of how such nodes vote."""
+    with Load(cluster) as load:
+        for node in cluster.nodes[1:]:
+            assert node.stop() == 0
+            back(cluster, node, {})
+        load.wait_acks(100)
+        for node in cluster.nodes:
+            node.kill()
+        for node, place in zip(cluster.nodes[1:], (2, 4), strict=True):
+            path = Path(segments(node, STREAM)[-1])
+            frames = frames_of(path)
+            spoil(path, frames[max(frames) - place])
+        for node in cluster.nodes:
+            node.start()
+        cluster.wait_ready()
+        caught_up(cluster)
+        load.wait_acks(50)
+    assert all("cannot be read here (messages: sequences" in node.log() for node in cluster.nodes[1:])
     print(load.audit())
