@@ -48,7 +48,7 @@ def go_on(state: State) -> None:
     """Append entries that were set aside, or ask all members for those before them. A leader sends the rest itself.
 
     Any entry behind the gap proves what was in it. The next one is in most logs; but it may be damaged in the log that
-    has the rest, so each second question names any other.
+    has the rest, so the next questions name others, further and further behind it.
     """
     log, held = state.log, state.held
     if held.newest[0] <= log.last or not state.recovering or state.leader or log.durable < log.last:
@@ -56,7 +56,8 @@ def go_on(state: State) -> None:
     if _append_own(state):
         return
     known = [index for index in sorted({*held.frames, held.newest[0]}) if index > log.last]
-    index = state.random.choice(known) if state.in_vain % 2 else known[0]
+    step = (1 << state.in_vain % (len(known).bit_length() + 1)) >> 1  # 0, 1, 2, 4 … and again
+    index = known[min(step, len(known) - 1)]
     state.in_vain += 1
     if state.in_vain == IN_VAIN:
         state.out.missing = (log.last + 1, max(known[0] - (known[0] in held.frames), log.last + 1))

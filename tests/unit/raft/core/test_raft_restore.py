@@ -103,6 +103,17 @@ def test_gaps_that_touch_each_other_are_filled() -> None:
     assert [net.bodies(name) for name in "abc"] == [[frame.body for frame in WHOLE]] * 3
 
 
+def test_questions_name_entries_further_and_further_behind_the_gap() -> None:
+    """A member whose log ends early has only the nearest ones (seed 8326 of tests.sim.everywhere)."""
+    whole = log_of(*[1] * 20)
+    core = lone(1, 1, recovering=True, held=held((20, 1), (2, 1), *whole[3:]))
+    found: list[int] = []
+    while len(found) < 7:
+        core.tick()
+        found += [m.held for to, m in drain(core) if isinstance(m, Recover) and to == "b"]
+    assert found == [4, 5, 6, 8, 12, 20, 4]
+
+
 def test_a_gap_is_filled_across_changes_of_leaders() -> None:
     log = log_of(1, 2, 2, 5, 5, 7)
     net = net_of(a=log, b=log, c=log)
