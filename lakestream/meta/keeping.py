@@ -71,6 +71,8 @@ class SoloKeeping(Keeping):
         self._left: list[tuple[Replica, Dormant]] | None = None
         """Open streams that need not be opened at the next start; None until the server stops."""
         self._idle_ns = self._shared.options.close_idle_ns if node.alone else 0
+        self._due: dict[tuple[str, str], int] = {}
+        """Steady times (ns) at which dormant streams are to be opened for a verification; some are open again."""
         self._unused: dict[str, tuple[int, int]] = {}
         """By uid of an open stream, the newest entry at the last look, and the looks for which nobody has used it."""
 
@@ -84,8 +86,10 @@ class SoloKeeping(Keeping):
         for account, theirs in names.items():
             if self._node.accounts.of(account).serving:
                 known = {name: dormant for name in theirs if (dormant := self._known(account, name)) is not None}
-                for dormant in known.values():
+                for number, dormant in enumerate(known.values(), 1):
                     self._rest(dormant)
+                    after = self._shared.options.scrub_interval_ns * number // len(known)  # not all at once
+                    self._due[account, dormant.name] = self._shared.clock.steady() + after
                 self._open([recover(self._node.replicas.site, account, name) for name in theirs if name not in known])
                 self._shared.log.info_all([f"  Restored {len(known):,} streams of '{account}', to be opened when used"])
             else:
@@ -154,6 +158,7 @@ class SoloKeeping(Keeping):
         self._meta.learn(AssignStream(uid, account, name, dormant.stored, me, dormant.created_ns))
         streams, clock = self._node.accounts.of(account), self._shared.clock
         streams.rest(dormant)
+        self._due[account, name] = clock.steady() + self._shared.options.scrub_interval_ns
 
         def act() -> None:
             if streams.dormant.get(name) is dormant:
@@ -221,7 +226,13 @@ class SoloKeeping(Keeping):
             self._shared.share.run_in_steps(self._close_idle())
 
     def _close_idle(self) -> Iterator[None]:
-        """Close the streams that were not used for `IDLE_LOOKS` looks, one after the other."""
+        """Close the streams that were not used for `IDLE_LOOKS` looks, one after the other. Open dormant ones within
+        `scrub_interval`: what is open is verified."""
+        now, scrubs = self._shared.clock.steady(), self._shared.options.scrub_rate > 0
+        for key, due in list(self._due.items()):
+            if due <= now and self._due.pop(key) and scrubs and key[1] in self._node.accounts.of(key[0]).dormant:
+                self.open(*key, nothing_left)
+            yield
         before, self._unused = self._unused, {}
         for replica in list(self._node.replicas.by_uid.values()):
             stream = replica.stream

@@ -433,6 +433,22 @@ def test_a_stream_is_used_by_publishes_reads_and_waiting_pull_requests(tmp_path:
     world.stop()
 
 
+def test_each_dormant_stream_is_opened_within_the_interval_of_verifications(tmp_path: Path) -> None:
+    names, looks = [f"S{number}" for number in range(6)], 24
+    world = world_of(tmp_path)
+    for name in names:
+        world.create("A", name, subjects=[name])
+    world = restarted(world, scrub_interval_ns=looks * IDLE_NS // 4)
+    opened = list[str]()
+    world.engines.node.start()
+    for _ in range(looks):
+        looked(world, 1)
+        opened += sorted({name for name in names if is_open(world, name)} - set(opened))
+        assert sum(is_open(world, name) for name in names) < len(names)  # they are closed again
+    assert sorted(opened) == names
+    world.stop()
+
+
 def test_a_new_stream_is_not_closed_before_its_files_are_durable(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.engines.node.start()
