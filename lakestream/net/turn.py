@@ -50,6 +50,16 @@ class Flushable(Protocol):
         """Write everything gathered."""
 
 
+class LaterTurn(Congested):
+    """A receiver that has drained in a later turn with time left, in order."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._share.wait(callback)
+
+
 class Turn(Share):
     """The current turn of the event loop.
 
@@ -64,6 +74,7 @@ class Turn(Share):
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
             next turn.
         soon: runs a callback in the next turn.
+        later: the receiver for which a client has to wait that has taken its time of this turn.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class Turn(Share):
     ) -> None:
         self.overrun: Congested | None = None
         self.soon = call_soon
+        self.later = LaterTurn(self)
         self._steady = steady
         self._reader: object = None
         """The client that has sent the last commands; None: it has left."""
@@ -125,8 +137,8 @@ class Turn(Share):
             self._reader = None
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back in a later turn, as `wait`."""
-        self.wait(callback)
+        """Call back in the next turn."""
+        self.soon(callback)
 
     def run_apart(self, steps: Iterator[None]) -> None:
         """Do steps in this turn and the following ones, SLICE_NS in each, whatever time clients take: the others wait

@@ -530,4 +530,9 @@ class AcceptedLeaf(Accepted, Arrival):
             self.abandon()
 
     def _auth_timeout(self) -> None:
-        self.fail("Authentication Timeout", "Authentication Timeout")
+        if self._auth_timer is None:
+            return  # it has sent its CONNECT meanwhile, or is gone
+        if self._owner.turn.is_over():  # of thousands that came together, some now
+            self._owner.turn.wait(self._auth_timeout)
+        else:
+            self.fail("Authentication Timeout", "Authentication Timeout")

@@ -328,7 +328,7 @@ class Exchange(Outbox[bytes]):
         turn, unread = self._hub.turn, self._unread
         while unread and not self.over:
             if len(unread[0]) > SMALL_READ_BYTES and turn.is_over():
-                self._line.stall(turn)
+                self._line.stall(turn.later)
                 return
             data = unread.popleft()
             self.handle(parser.feed(data), len(data))
