@@ -30,6 +30,9 @@ SOUGHT_LEAVES = 128
 COLD_HISTORY = 64
 """A subject with more sequences stays in memory: writing them with each change of a neighbour costs too much."""
 
+SEEN = 2
+"""Subjects that are looked at for each that is to leave memory: where all have long histories, none can (2 ms)."""
+
 LONG_BLOCK = 1 << 18
 """A block of a checkpoint with more bytes has long histories: its subjects are loaded into memory when it is opened.
 Blocks that are made while a server runs are shorter."""
@@ -246,15 +249,17 @@ class Leaves:
         self.lows.insert(at + 1, border)
 
     def cool(self, file: BlockFile, names: int) -> int:
-        """Move about this many subjects from memory into `file`; return how many. Raise CorruptLog, ReadFailed."""
-        moved = turns = 0
-        while moved < names and turns < len(self.leaves):
+        """Move about this many subjects from memory into `file`; return how many, 0 if there are none among the next
+        few. Raise CorruptLog, ReadFailed."""
+        moved = turns = seen = 0
+        while moved < names and seen < SEEN * names and turns < len(self.leaves):
             if self._cursor >= len(self.leaves):
                 self._cursor = 0
             at = self._cursor
             self._cursor += 1  # skip a leaf whose block is damaged
             turns += 1
             if self.leaves[at].names:
+                seen += len(self.leaves[at].names)
                 some, pieces = self._cool(at, file)
                 moved += some
                 self._cursor += pieces - 1

@@ -25,7 +25,7 @@ from lakestream.log.index.histories import PACKED
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_leaves import IndexSnapshot
+from lakestream.log.index.subject_leaves import COLD_HISTORY, IndexSnapshot
 from lakestream.log.store import checkpoint
 from lakestream.log.store.checkpoint import StoreState, read_checkpoint, write_checkpoint
 from lakestream.protocol.subjects import matches
@@ -329,6 +329,22 @@ def test_the_limit_of_memory_holds_also_where_many_subjects_come_at_once(tmp_pat
         index.add_run([b"k.%06d" % (number * 7_919 % 104_729) for number in range(first, first + 8_000)], first)
     assert memory.used <= 2_000_000, "the last run may exceed it"
     assert index.cool(1 << 20) > 0
+
+
+def test_subjects_with_long_histories_are_not_all_looked_at_whenever_there_is_no_room(tmp_path: Path) -> None:
+    """None of 20,000 can leave memory; all were looked at every 65,536 messages: 0.2 s with 100,000 of them."""
+    names = [b"k.%05d" % number for number in range(20_000)]
+    memory, index = IndexMemory(1 << 40), SubjectIndex()
+    index.keep_within(memory, Files(), str(tmp_path))
+    index.share()
+    for turn in range(COLD_HISTORY + 1):
+        index.add_run(names, 1 + turn * len(names))
+    index.add_run([b"short.%05d" % number for number in range(2_000)], 2_000_000)
+    looks = list[int]()
+    while sum(looks) < 2_000 and len(looks) < len(names):
+        looks.append(index.cool(100))
+    assert looks.count(0) > len(names) // 600, "each look sees a few hundred"
+    assert sum(looks) >= 2_000, "in the end those that can leave have left"
 
 
 class Fixed:
