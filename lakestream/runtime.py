@@ -291,8 +291,8 @@ class _Threads:
         waits, name = IoWaits(), f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, args=(waits,), name=name, daemon=True)
         self.waits.append(waits)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # a stop in another thread may have begun: it could not join one before its start
 
     def put(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], lane: Lane, now_ns: int
@@ -333,12 +333,12 @@ class _Threads:
             except RuntimeError:
                 return  # the loop is closed
             item = work = done = result = wrong = lane = None  # type: ignore[assignment]  # release what may be large
+        self._work.put(None)  # for the other threads
 
     def close(self) -> None:
         """Wait for work under way and end the threads."""
-        for _ in self._threads:
-            self._work.put(None)
-        for thread in self._threads:
+        self._work.put(None)
+        for thread in list(self._threads):
             thread.join()
 
 

@@ -172,6 +172,23 @@ async def test_background_work_never_uses_the_threads_of_others() -> None:
     threads.close()
 
 
+async def test_a_stop_while_a_thread_is_being_started_ends_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, threads, before = threading.Thread.start, list[threading.Thread](), set(threading.enumerate())
+    io = ThreadIo(asyncio.get_running_loop(), threads=1)
+
+    def start(thread: threading.Thread) -> None:
+        threads.append(thread)
+        io.close()
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    io.lane(background=True).submit(nothing, lambda result, error: None)
+    assert len(threads) == 1
+    for thread in {*threads, *threading.enumerate()} - before:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 async def test_a_lane_that_was_slow_is_quick_again_after_a_while() -> None:
     threads = ThreadIo(asyncio.get_running_loop(), threads=1)
     lane = threads.lane()
