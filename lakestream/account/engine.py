@@ -18,7 +18,7 @@ from lakestream.meta.shared import Shared
 from lakestream.ports import Bus, ClientInfo, Handler, ListedMessages, Messages, Single, Subscribed
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.protocol.api.request import prefixes
+from lakestream.protocol.api.request import SERVERS_QUEUE, prefixes
 from lakestream.protocol.publishes import Publishes
 from lakestream.stream.acks import Acks
 from lakestream.stream.core.confirming import when_all_applied
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lakestream.stream.dormant import Dormant
 
 
-QUEUE = b"_sys_"
-"""Queue group of direct gets (`get/direct.py`)."""
 FROZEN_AGAIN_NS = 60_000_000_000
 """Interval at which a frozen stream is logged again (1 minute)."""
 
@@ -106,7 +104,7 @@ class Engine:
         for prefix in prefixes(self.domain):
             if dormant.config.allow_direct:
                 base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
-                found += [self.bus.subscribe(on, asked, QUEUE) for on in (base, base + b".>")]
+                found += [self.bus.subscribe(on, asked, SERVERS_QUEUE) for on in (base, base + b".>")]
             if dormant.consumer_count:
                 found.append(self.bus.subscribe(b"%bCONSUMER.MSG.NEXT.%b.*" % (prefix, name.encode()), asked))
         if dormant.consumer_count:  # `Acks` declines them only where nobody else listens

@@ -91,7 +91,8 @@ class SoloKeeping(Keeping):
                     after = self._shared.options.scrub_interval_ns * number // len(known)  # not all at once
                     self._due[account, dormant.name] = self._shared.clock.steady() + after
                 self._open([recover(self._node.replicas.site, account, name) for name in theirs if name not in known])
-                self._shared.log.info_all([f"  Restored {len(known):,} streams of '{account}', to be opened when used"])
+                if known:
+                    self._shared.log.info(f"  Restored {len(known):,} streams of '{account}', to be opened when used")
             else:
                 self._unserved[account] = theirs
                 many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
@@ -229,9 +230,11 @@ class SoloKeeping(Keeping):
         """Close the streams that were not used for `IDLE_LOOKS` looks, one after the other. Open dormant ones within
         `scrub_interval`: what is open is verified."""
         now, scrubs = self._shared.clock.steady(), self._shared.options.scrub_rate > 0
-        for key, due in list(self._due.items()):
-            if due <= now and self._due.pop(key) and scrubs and key[1] in self._node.accounts.of(key[0]).dormant:
-                self.open(*key, nothing_left)
+        for (account, name), due in list(self._due.items()):
+            if due <= now:
+                del self._due[account, name]
+                if scrubs and name in self._node.accounts.of(account).dormant:
+                    self.open(account, name, nothing_left)
             yield
         before, self._unused = self._unused, {}
         for replica in list(self._node.replicas.by_uid.values()):

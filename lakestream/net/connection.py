@@ -40,6 +40,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol import frames
+from lakestream.protocol.api.request import SERVERS_QUEUE
 from lakestream.protocol.client import TRACE_DESTINATION
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Single, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
@@ -65,7 +66,6 @@ TOO_MANY_SUBS_LOG_S = 2.0
 TOO_MANY_SUBS_NS = 20_000_000
 """Time from such a login, or from a new limit, to the end (20 ms)."""
 
-RESERVED_QUEUE = b"_sys_"
 RESERVED_REPLIES = (b"$JS.", b"_R_.")
 """Beginnings of reply subjects that clients may not use: an answer there would be a request or an ack in their name."""
 
@@ -678,7 +678,7 @@ class Connection(ClientOutbox, Arrival):
 
     def _subscribe(self, command: Subscribe) -> None:
         guard = self.guard
-        if command.queue == RESERVED_QUEUE or (
+        if command.queue == SERVERS_QUEUE or (
             guard is not None and not guard.may_subscribe(command.subject, command.queue)
         ):
             self.refuse(permissions.subscribe_refusal(command.subject, command.queue, command.sid))

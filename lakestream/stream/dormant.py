@@ -51,7 +51,6 @@ class Dormant(msgspec.Struct, kw_only=True, dict=True):
     leading: ClassVar[bool] = True
     failed: ClassVar[None] = None
     pending_bytes: ClassVar[int] = 0
-    features: ClassVar[Sequence[Any]] = ()
     consumers: ClassVar[Mapping[str, Any]] = {}
 
     account: str

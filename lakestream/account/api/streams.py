@@ -515,17 +515,17 @@ class StreamApi:
         node.ask_each(method, asked, answered, LIST_WAIT_NS)
 
     def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        asked = dict.fromkeys(msgspec.json.decode(body, type=list[str]))
-        named = [self._engine.streams.get(name) for name in asked]
-        streams = [each for each in named if each is not None]
-        found: list[Stream | Dormant] = [each for each in self._engine.shown() if each.name in asked and each.leading]
+        engine, names = self._engine, msgspec.json.decode(body, type=list[str])
+        streams = [each for name in names if (each := engine.streams.get(name)) is not None]
+        resting = [one for name in names if (one := engine.dormant.get(name)) is not None]
+        found: list[Stream | Dormant] = [*streams, *resting]
 
         def shown(stream: Stream | Dormant) -> dict[str, Any]:
-            return info_of(self._node, stream, versions=False, domain=self._engine.domain)
+            return info_of(self._node, stream, versions=False, domain=engine.domain)
 
-        self._engine.when_applied(
+        engine.when_applied(
             streams,
-            lambda: answer(dumps({each.name: shown(each) for each in found})),
+            lambda: answer(dumps({each.name: shown(each) for each in found if each.leading})),
         )
 
     # ------------------------------------------------------------------ backups

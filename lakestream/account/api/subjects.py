@@ -265,14 +265,17 @@ class Api:
                 request.fail(api_error(10008))
         elif not self._engine.serving:
             request.run(lambda: _refuse(request, route))
-        elif (asked := [*request.tokens, ""][0]) in self._engine.dormant and (request.body or route.pattern != INFO):
-            if not self._engine.opening(asked, lambda: self._serve(request, route), len(request.body)):
+        elif self._asks_dormant(request) and (request.body or route.pattern != INFO):
+            if not self._engine.opening(request.tokens[0], lambda: self._serve(request, route), len(request.body)):
                 request.fail(api_error(10008))
         elif route.where is Where.HERE or self._engine.node.alone or request.stage:
             request.run(functools.partial(route.handler, request))
         else:
             here = functools.partial(request.run, functools.partial(route.handler, request))
             self._requests.dispatch(request, route.where, here)
+
+    def _asks_dormant(self, request: Request) -> bool:
+        return bool(request.tokens) and request.tokens[0] in self._engine.dormant
 
     def _listen_to(self, subject: bytes, take: Take) -> None:
         self._listeners.append((subject, take))

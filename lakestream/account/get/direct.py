@@ -29,7 +29,7 @@ from lakestream.ports import (
 from lakestream.protocol import headers
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
-from lakestream.protocol.api.request import level_refused, prefixes
+from lakestream.protocol.api.request import SERVERS_QUEUE, level_refused, prefixes
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
     from lakestream.stream.features.time_travel import Past, PastMessages
 
-
-QUEUE: Final = b"_sys_"
-"""Queue group of the subscriptions, as in nats-server: mirrors serve a share of the direct gets."""
 
 AT_ONCE: Final = 1024
 """Maximum number of direct gets of one client that are answered at once (5 ms), before others get their turn. Clients
@@ -123,8 +120,10 @@ class DirectGet:
         subscriptions = self._attached.setdefault(stream.name, [])
         for prefix in self._prefixes:
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
-            subscriptions.append(self._bus.subscribe(base, singly(gets.by_request), QUEUE))
-            subscriptions.append(self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE, runs=True))
+            subscriptions.append(self._bus.subscribe(base, singly(gets.by_request), SERVERS_QUEUE))
+            subscriptions.append(
+                self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), SERVERS_QUEUE, runs=True)
+            )
 
     def _behind(self, mirror: Stream) -> Stream | None:
         """Return the origin of a mirror, if this node can read from it."""

@@ -309,8 +309,8 @@ class AcceptedLeaf(Accepted, Arrival):
         else:
             self._greeting += data
             self._greet()
-            if self._greeting and self.transport is not None:  # thousands that send byte by byte take turns
-                self.transport.pause_reading()
+            if self._greeting and self.transport is not None and not self.close_reason:
+                self.transport.pause_reading()  # thousands that send byte by byte take turns
                 self._owner.turn.wait_for_more(self.resume)
 
     def connection_lost(self, exc: BaseException | None) -> None:

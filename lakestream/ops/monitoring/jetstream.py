@@ -234,9 +234,7 @@ class JetStreamPages:
                 page[field] = details
         if raft and "raft_group" in page["cluster"]:
             page["stream_raft_group"] = page["cluster"]["raft_group"]
-        for feature in stream.features:
-            page |= feature.info()
-        return page
+        return page | stream.feature_info()
 
     def _cluster(self, stream: Stream | Dormant) -> dict[str, Any]:
         shown = self._node.jetstream.node.shown.cluster(stream.uid) if self._node.jetstream is not None else {}

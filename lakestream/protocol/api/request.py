@@ -30,6 +30,8 @@ NATS_VERSION = "2.15.1"
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 
 PREFIX = b"$JS.API."
+SERVERS_QUEUE = b"_sys_"
+"""Queue group of subscriptions of servers alone, as in nats-server: mirrors serve a share of the direct gets."""
 LEVEL_HEADER = b"Nats-Required-Api-Level"
 _NUMBER = re.compile(rb"[+-]?[0-9]+")
 
