@@ -132,7 +132,8 @@ class KeyedTable:
         """Let the table follow the stream's again from a sequence on, whose message has got columns; return how far it
         had come.
 
-        To apply messages once more changes nothing: of each key the last one counts.
+        To apply messages once more changes nothing in the end: of each key the last one counts. Until `follow` is there
+        again, a key may have a row of before.
         """
         before = self._progress()
         reached = 0 if before is None else before.last_index
