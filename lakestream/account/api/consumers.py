@@ -329,7 +329,7 @@ class ConsumerApi:
         volatile = config.mem_storage and stream.config.num_replicas <= 1
         picked = None if volatile or not start.picked else start.picked
         operation = CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked)
-        self._propose(request, stream, operation, created, finished)
+        self._propose(request, stream, operation, created, finished, volatile=volatile)
 
     def _update(
         self,
@@ -354,7 +354,9 @@ class ConsumerApi:
             # Messages that a mirror or a source has not confirmed may never have been stored there: send them again.
             reset = existing.ledger.floor()[1] + 1
         operation = UpdateConsumer(existing.name, _encoded(config), reset)
-        self._propose(request, stream, operation, lambda consumer: self._respond(request, consumer), finished)
+        self._propose(
+            request, stream, operation, lambda each: self._respond(request, each), finished, volatile=existing.volatile
+        )
 
     @staticmethod
     def _propose(
@@ -363,9 +365,11 @@ class ConsumerApi:
         operation: Operation,
         answer: Callable[[Consumer], None],
         finished: Callable[[], None],
+        *,
+        volatile: bool = False,
     ) -> None:
-        """Propose a change of a consumer; once it is applied call `answer` with the consumer, or respond with the
-        error."""
+        """Propose a change of a consumer, a `volatile` one or not; once it is applied call `answer` with the consumer,
+        or respond with the error."""
 
         def done(result: object) -> None:
             if isinstance(result, Consumer):
@@ -374,7 +378,7 @@ class ConsumerApi:
                 request.fail(result if isinstance(result, ApiError) else api_error(10014))
             finished()
 
-        stream.propose(operation, done)
+        stream.propose(operation, done, volatile=volatile)
 
     # ------------------------------------------------------------------ names, list, info
     def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
@@ -427,13 +431,13 @@ class ConsumerApi:
         stream, name = find(self._engine, request.tokens[0]), request.tokens[1]
 
         def change(finished: Callable[[], None]) -> None:
-            self._consumer(stream.name, name)
+            consumer = self._consumer(stream.name, name)
 
             def done(result: object) -> None:
                 request.succeed(result if result is not None else api_error(10014))
                 finished()
 
-            stream.propose(DeleteConsumer(name), done)
+            stream.propose(DeleteConsumer(name), done, volatile=consumer.volatile)
 
         self._in_turn(request, stream, change)
 

@@ -74,7 +74,7 @@ class Log(Protocol):
 
     @property
     def unsynced(self) -> bool:
-        """Return True if entries wait for `sync` (relaxed mode only)."""
+        """Return True if entries wait for a sync: relaxed ones, or volatile ones."""
 
     def relax(self) -> None:
         """Let a write count before it is synced from now on; in the event loop, also for a write under way."""
@@ -82,8 +82,12 @@ class Log(Protocol):
     def now(self) -> int:
         """Return the wall time in ns."""
 
-    def append(self, frames: list[Frame]) -> list[Appended]:
-        """Take entries; return their places. Block if `durable`. Raise LogError."""
+    def append(self, frames: list[Frame], *, volatile: bool = False) -> list[Appended]:
+        """Take entries; return their places. Block if `durable`. Raise LogError.
+
+        Args:
+            volatile: a loss of power may take them, as long as nothing was appended durably behind them.
+        """
 
     def seal_state(self, now_ns: int) -> SealState | None:
         """Return the stream's state if the open segment is due for sealing at `now_ns`, else None."""

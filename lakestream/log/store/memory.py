@@ -61,7 +61,7 @@ class MemoryLog:
         """Return None: nothing is ever sealed."""
         return None
 
-    def append(self, frames: list[Frame]) -> list[Appended]:
+    def append(self, frames: list[Frame], *, volatile: bool = False) -> list[Appended]:
         """Take entries; return their places. Raise LogClosed after `close`."""
         if self.failed is not None:
             raise self.failed

@@ -43,8 +43,8 @@ methods block: the group calls them in an I/O thread, never two at a time. Recor
 # ftruncate) does not help: the first write into each block still changes metadata.
 # docs/internals/durability.md#room-behind-the-entries
 #
-# Relaxed logs (`sync_always` off) write without a sync; `_write` then keeps the mark of all appends since the last
-# sync, so that the proof above still holds.
+# Relaxed logs (`sync_always` off) write without a sync, all logs do so for volatile entries; `_write` then keeps the
+# mark of all appends since the last sync, so that the proof above still holds.
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class SegmentLog:
         self._lock = threading.Lock()  # writers take turns by `busy`; the lock is for `close` during a write
         self._fd = files.open(segments[-1].path, write=True)
         self._length = files.size(self._fd)  # of the open segment's file: its frames, and zeros as room for more
-        self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
+        self._write = 0  # the first relaxed or volatile entry since the last sync; 0 = nothing waits for a sync
         self.appended_bytes = 0  # by this process
         self.synced = segments[-1].newest
         """The newest entry that is on stable storage, as `Segment.newest`."""
@@ -207,7 +207,7 @@ class SegmentLog:
 
     @property
     def unsynced(self) -> bool:
-        """Return True if entries wait for `sync` (relaxed mode only)."""
+        """Return True if entries wait for a sync: relaxed ones, or volatile ones."""
         return self._write != 0
 
     def relax(self) -> None:
@@ -224,16 +224,16 @@ class SegmentLog:
         if self.marks is not None:
             self.marks.note(self.synced)
 
-    def append(self, frames: list[Frame]) -> list[Appended]:
-        """Write entries with one write and, unless relaxed, one fdatasync; return where they went.
+    def append(self, frames: list[Frame], *, volatile: bool = False) -> list[Appended]:
+        """Write entries with one write and, unless relaxed or `volatile`, one fdatasync; return where they went.
 
         Raise ValueError, before anything is written, for a body above MAX_BODY or an index that does not follow;
         LogFrozen when the write or the sync fails, and ever after.
         """
         with self._lock:
-            return self._append(frames)
+            return self._append(frames, volatile)
 
-    def _append(self, frames: list[Frame]) -> list[Appended]:
+    def _append(self, frames: list[Frame], volatile: bool) -> list[Appended]:
         self._check()
         segment = self.segments[-1]
         write = self._write or frames[0].index
@@ -268,12 +268,12 @@ class SegmentLog:
                 self._settle()
             self.files.write(self._fd, buffers, segment.end)
             self._length = length
-            if self.options.sync_always:
+            if not self.options.sync_always or (volatile and not journaled):
+                self._write = write
+            else:
                 if not journaled:
                     self._sync()
-                self.synced = (index - 1, segment.first_index, offset)
-            else:
-                self._write = write
+                self.synced, self._write = (index - 1, segment.first_index, offset), 0
         except BaseException as error:
             raise self._freeze(segment.path, error) from error
         if not segment.first_append_ns:

@@ -37,13 +37,15 @@ class Proposal(msgspec.Struct, gc=False):
     """An entry on its way into the log.
 
     `body` may be pieces, which are joined before they are written; `count` is the number of messages in it; `context`
-    comes back unchanged with the committed entry.
+    comes back unchanged with the committed entry. A `volatile` one has no effect after a restart, so a group of one
+    commits it without a sync of its own.
     """
 
     kind: Kind
     body: bytes | list[bytes]
     count: int
     context: object
+    volatile: bool = False
 
 
 class Committed(msgspec.Struct, gc=False):

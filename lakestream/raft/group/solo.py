@@ -1,7 +1,7 @@
 """A group of one: this node is its only member.
 
-Belongs here: the group of a server without a cluster. An entry is committed once this node's write is durable. There
-are no elections, no hard state beside the log, and no messages.
+Belongs here: the group of a server without a cluster. An entry is committed once this node's write is durable, a
+volatile one once it is written. There are no elections, no hard state beside the log, and no messages.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class SoloGroup(Group):
         if state is not None:
             self._log.seal(state)
         frames: list[Frame] = frames_of(proposals, first, term)
-        placed = self._log.append(frames)
+        placed = self._log.append(frames, volatile=all(each.volatile for each in proposals))
         return [
             Committed(frame, at, proposal.context)
             for frame, at, proposal in zip(frames, placed, proposals, strict=True)

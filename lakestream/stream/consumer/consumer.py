@@ -258,7 +258,7 @@ class Consumer:
             recovered: the server was restarted. A `volatile` consumer does not survive that.
         """
         if recovered and self.volatile:
-            self.stream.propose(DeleteConsumer(self.name))
+            self.stream.propose(DeleteConsumer(self.name), volatile=True)
             return
         self.serving = True
         self.delivery.start()
@@ -311,7 +311,7 @@ class Consumer:
 
     def _unused(self) -> None:
         """Delete the consumer: it was not used for `inactive_threshold`."""
-        self.stream.propose(DeleteConsumer(self.name))
+        self.stream.propose(DeleteConsumer(self.name), volatile=self.volatile)
 
     def _watch_inactivity(self) -> None:
         self.inactivity.watch(self.config, self.target)

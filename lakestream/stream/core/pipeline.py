@@ -247,8 +247,10 @@ class Pipeline:
         self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
         self.flush_soon()
 
-    def propose(self, operation: Operation, done: Done | None = None) -> None:
+    def propose(self, operation: Operation, done: Done | None = None, *, volatile: bool = False) -> None:
         """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that is not certain.
+
+        `volatile`: as of `Proposal`.
 
         The error is the stream's own when it has failed, and 10008 when another node leads: what was proposed here
         before may still be applied there.
@@ -262,7 +264,7 @@ class Pipeline:
             operation = msgspec.structs.replace(operation, at_ns=self._removal_time(operation))
         if isinstance(operation, Purge | UpdateStream):
             self.on_change()
-        self._add(Proposal(Kind.OPERATION, encode(operation), 0, PendingOperation(operation, done)))
+        self._add(Proposal(Kind.OPERATION, encode(operation), 0, PendingOperation(operation, done), volatile))
 
     def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
         """Log an entry of an archive with `count` messages; `done(None)` once it is applied, `done(ApiError)` if it is

@@ -171,9 +171,9 @@ class StreamCore:
         return self.store.sealed_through[0] >= self.applier.sealing
 
     # ------------------------------------------------------------------ decide
-    def propose(self, operation: Operation, done: Done | None = None) -> None:
+    def propose(self, operation: Operation, done: Done | None = None, *, volatile: bool = False) -> None:
         """Log an operation; see `Pipeline.propose`."""
-        self.pipeline.propose(operation, done)
+        self.pipeline.propose(operation, done, volatile=volatile)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Return (sequence, subject) of the messages that the stream would not keep: no consumer wants them."""

@@ -140,6 +140,17 @@ def test_a_consumer_in_memory_does_not_survive(world: World, tmp_path: Path) -> 
     assert after.info()["error"]["err_code"] == 10014
 
 
+def test_a_consumer_in_memory_comes_and_goes_without_a_sync(world: World) -> None:
+    log = world.engine.streams["S"].store.log
+    world.consumer("kept")
+    assert not log.unsynced
+    world.consumer("gone", mem_storage=True)
+    world.ask("CONSUMER.DELETE.S.gone")
+    assert log.unsynced
+    world.store("s.a")
+    assert not log.unsynced
+
+
 def test_last_per_subject_survives_in_the_middle(world: World, tmp_path: Path) -> None:
     world.store("s.a", "s.b", "s.a", "s.c")
     world.consumer(deliver_policy="last_per_subject", filter_subject="s.>")
