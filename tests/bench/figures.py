@@ -121,7 +121,10 @@ def _scale(key: str, title: str, unit: str, bound: float) -> tuple[Figure, Figur
     )
 
 
-FIGURES = (
+PINNED = "pinned_"
+"""Begins the key of a figure that is measured with the server on one core and the client on another one."""
+
+_SINGLE = (
     Figure("js_async_128", "publish", "publishes in flight, 128 B", "msgs/s", (_at_least(A, 1.5), _at_least(B, 60))),
     Figure("js_async_1024", "publish", "publishes in flight, 1 KiB", "msgs/s", (_at_least(A, 1.2), _at_least(B, 60))),
     Figure("js_sync64", "sync", "64 clients, a publish each", "msgs/s", (_at_least(A, 1.0), _at_least(B, 15, 0.3))),
@@ -133,6 +136,17 @@ FIGURES = (
     Figure("multi_last", "bucket", "multi_last, 1,000 of 20,000 keys", "msgs/s", (_at_least(A, 1.0),)),
     Figure("replay", "consume", "replay to a push consumer", "msgs/s", (_at_least(A, 1.0),)),
     Figure("pull_ack", "consume", "pull 500, ack each", "msgs/s", (_at_least(A, 1.0),)),
+)
+
+
+def _pinned(figure: Figure) -> Figure:
+    """Return the figure of the section `pinned` that repeats one of another section."""
+    goals = tuple(goal for goal in figure.goals if goal.against == A)
+    return Figure(PINNED + figure.key, "pinned", f"one core each: {figure.title}", figure.unit, goals)
+
+
+FIGURES = (
+    *_SINGLE,
     Figure("core_pub", "core", "core publish, no subscriber", "msgs/s", (_at_least(A, 0.5),)),
     Figure("core_pubsub", "core", "core publish, one subscriber", "msgs/s", (_at_least(A, 0.6),)),
     Figure("r3_async", "cluster", "R3: publishes in flight, 128 B", "msgs/s", (_at_least(B, 2),)),
@@ -146,6 +160,7 @@ FIGURES = (
     Figure("idle_r3", "idle", "busiest node of an idle cluster with 100 R3 streams", "% of a core"),
     Figure("workers_rate", "workers", "publishes in flight, 4 clients, `workers: 2`", "msgs/s"),
     Figure("one_worker_rate", "workers", "the same, one process", "msgs/s"),
+    *map(_pinned, _SINGLE),
     Figure("first_row_s", "fresh", "`lakestream up` to the first row", "s", (_at_most("", 25),)),
     Figure("fresh_p50_s", "fresh", "publish to visible in the table: p50", "s", (_at_most("", 5),)),
     Figure("fresh_p99_s", "fresh", "publish to visible in the table: p99", "s", (_at_most("", 10),)),

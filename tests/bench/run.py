@@ -38,6 +38,7 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "rest": sections.rest,
     "idle": sections.idle,
     "workers": sections.workers,
+    "pinned": sections.pinned,
     "messages": growth.curves(growth.messages),
     "subjects": growth.curves(growth.subjects),
     "consumers": growth.curves(growth.consumers),

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from tests.bench import bench_freshness, bench_start, bench_typed
-from tests.bench.figures import KINDS, OURS, A, B, Section
+from tests.bench.figures import KINDS, OURS, PINNED, A, B, Section
 from tests.bench.load import (
     BLOCK,
     Address,
@@ -383,6 +383,28 @@ def workers(plan: Plan, found: Section) -> None:
         return figures
 
     alternating(plan, found, (OURS,), once)
+
+
+def pinned(plan: Plan, found: Section) -> None:
+    """Do what is measured on one server once more, with the server on one core and the client on another one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        found.skipped = "needs two cores"
+        return
+
+    def once(kind: str) -> dict[str, float]:
+        figures = dict[str, float]()
+        for work in (in_flight, waiting, bucket, consume):
+            os.sched_setaffinity(0, cores[:1])  # a process that is started inherits it
+            try:
+                with served(kind) as target:
+                    os.sched_setaffinity(0, cores[1:2])
+                    figures |= work(target, plan)
+            finally:
+                os.sched_setaffinity(0, cores)
+        return {f"{PINNED}{name}": value for name, value in figures.items()}
+
+    alternating(plan, found, (OURS, A), once)
 
 
 # ---------------------------------------------------------------------- the lake
