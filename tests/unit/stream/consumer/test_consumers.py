@@ -50,7 +50,9 @@ class Host:
         self.proposed: list[Operation] = []
         self.logged: list[tuple[list[ConsumerProgress], Callable[[], None]]] = []
 
-    def propose(self, operation: Operation, done: Callable[[object], None] | None = None) -> None:
+    def propose(
+        self, operation: Operation, done: Callable[[object], None] | None = None, *, volatile: bool = False
+    ) -> None:
         self.proposed.append(operation)
 
     def pending_operations(self) -> list[Operation]:

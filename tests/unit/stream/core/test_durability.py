@@ -317,9 +317,9 @@ def test_what_a_deleted_consumer_released_goes_also_when_a_kill_came_first(
     world.clock.advance(1_000_000_000)
     propose = Pipeline.propose
 
-    def unless_killed(pipeline: Pipeline, operation: Any, done: Any = None) -> None:
+    def unless_killed(pipeline: Pipeline, operation: Any, done: Any = None, *, volatile: bool = False) -> None:
         if not isinstance(operation, Remove):
-            propose(pipeline, operation, done)
+            propose(pipeline, operation, done, volatile=volatile)
 
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "propose", unless_killed)

@@ -234,9 +234,9 @@ def test_an_origin_sends_again_what_was_not_confirmed_and_to_the_new_subject_in_
     assert consumer.ledger.floor() == (5, 5)
     propose, proposed = origin.propose, list[Operation]()
 
-    def noted(operation: Operation, done: Done | None = None) -> None:
+    def noted(operation: Operation, done: Done | None = None, *, volatile: bool = False) -> None:
         proposed.append(operation)
-        propose(operation, done)
+        propose(operation, done, volatile=volatile)
 
     monkeypatch.setattr(origin, "propose", noted)
     one(world, "M").session._attempt()
