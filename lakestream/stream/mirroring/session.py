@@ -311,7 +311,8 @@ class OriginSession:
                         held = True
                         self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
                         break
-        self._waiting += messages.messages(begin, end)
+        if begin < end:  # of columns, asking for single messages makes all of them
+            self._waiting += messages.messages(begin, end)
         if len(self._waiting) > MAX_WAITING:
             self._again()
         elif self._open and not held:

@@ -126,6 +126,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
     monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     taken: list[int] = []
+    blocks: list[FirstDeliveries] = []
 
     def watched(messages: list[Single], first: int) -> tuple[int, Run] | None:
         found = run_of(messages, first)
@@ -133,6 +134,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
         return found
 
     def watched_columns(block: FirstDeliveries, begin: int, end: int) -> Iterator[tuple[int, Run]]:
+        blocks.append(block)
         for consumer_seq, run in runs_in(block, begin, end):
             for at in range(0, len(run), len(run) if at_once else 1):
                 taken.append(len(run) if at_once and len(run) > 1 else 0)
@@ -179,6 +181,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
     assert [plain(one) for one in messages(world, "SS")] == [plain(one) for one in sourced]
     assert key_and_seq(world, "SS") == [("S > >", sourced[-1].seq)]
     assert (sum(taken) > 8000) is at_once, "most of them together"
+    assert [block for block in blocks if block.made is not None] == [], "no message was made an object"
 
 
 def key_and_seq(world: ApiWorld, name: str) -> list[tuple[str, int]]:
