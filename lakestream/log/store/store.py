@@ -9,12 +9,13 @@ All methods run in the event loop unless they say that they block.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from lakestream.log.format.departures import Arrivals, Departures, Displaced
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.pieces import Pieces
@@ -204,6 +205,12 @@ class Store:
         else:
             self._note_hole((seq,))
         return subject, size
+
+    def look_ahead(self, seqs: Iterable[int]) -> None:
+        """Read the subjects of messages that are about to be removed one by one. Damage is left to their removal."""
+        wanted = sorted(seq for seq in set(seqs) if seq in self.live)
+        with contextlib.suppress(LogError):
+            self._ahead = dict(zip(wanted, self._rows.subjects(wanted), strict=True))
 
     def _look_ahead(self, seq: int) -> bytes:
         """Return the subject of `seq`. If it is the first message, read those of its successors as well."""

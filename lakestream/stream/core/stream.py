@@ -30,7 +30,7 @@ from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.confirming import Confirming
 from lakestream.stream.core.feature import Feature, Hooks, T, declared
-from lakestream.stream.core.operations import CreateStream, Operation
+from lakestream.stream.core.operations import CreateStream, DeleteMessage, Operation
 from lakestream.stream.core.pipeline import Pipeline, Uncommitted, nothing_left, refuse
 from lakestream.stream.core.proposer import BufferLimits, Proposer
 from lakestream.stream.core.reader import Reader
@@ -227,6 +227,8 @@ class StreamCore:
 
     def _apply_all(self, entries: list[Committed]) -> Steps:
         pipeline, index = self.pipeline, self.store.subjects
+        if len(deleted := [seq for each in entries if (seq := _deleted(each.context))]) > 1:
+            self.store.look_ahead(deleted)
         for entry in entries:
             context, landed = entry.context, False
             try:
@@ -492,3 +494,9 @@ class StreamCore:
         self.store.unshare()  # a thread closes it
         for feature in self.features:
             feature.stop(deleted)
+
+
+def _deleted(context: object) -> int:
+    """Return the sequence of the message that a proposal deletes; 0 for any other proposal."""
+    operation = context.operation if isinstance(context, PendingOperation) else None
+    return operation.seq if isinstance(operation, DeleteMessage) else 0
