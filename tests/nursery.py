@@ -13,6 +13,7 @@ them, and writes how each has ended to a pipe of the handle.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import functools
 import gc
@@ -233,12 +234,26 @@ def _become(request: tuple[list[str], dict[str, str], str], to_print: int, to_er
         os.close(file)
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    gc.unfreeze()
     sys.argv = ["lakestream", *command]
     from lakestream.cli.main import main as lakestream
 
-    lakestream()
-    sys.exit(0)
+    try:
+        lakestream()
+        sys.exit(0)
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _end(end.code)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """End as the interpreter does, but leave the memory to the system: to free all modules copies their pages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
