@@ -381,6 +381,13 @@ WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search"
 """Command before a program for which the modes of files hold, even if it runs as root."""
 
 
+def begin(kind: Kind, *flags: str, directory: Path) -> subprocess.Popen[bytes] | Forked:
+    """Start the program with exactly these flags in a directory, for starts that may fail; `stderr` has its lines."""
+    if FORKED and kind is Kind.OURS:
+        return Forked(["serve", *flags], directory=directory, apart=True)
+    return subprocess.Popen([*program(kind), *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=directory)
+
+
 def run_to_end(
     kind: Kind, *flags: str, timeout: float = 30.0, before: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.keys import (
     user_key,
     without,
 )
-from tests.servers import Kind, program
+from tests.servers import Kind, begin
 
 pytestmark = pytest.mark.conformance
 
@@ -252,21 +251,21 @@ def _started(kind: Kind, directory: Path, config: str) -> dict[str, Any]:
     (directory / "garbage.jwt").write_text("garbage\n")
     (directory / "empty.jwt").write_text("")
     (directory / "server.conf").write_text(config)
-    command = [*program(kind), "-a", "127.0.0.1", "-p", "-1", "-c", "server.conf"]
+    flags = ["-a", "127.0.0.1", "-p", "-1", "-c", "server.conf"]
+    process = begin(kind, *flags, directory=directory)
     lines: list[str] = []
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=directory
-    ) as process:
-        assert process.stderr
+    assert process.stderr
+    with process.stderr:
         for raw in process.stderr:
-            line = _STAMP.sub("", raw.rstrip("\n")).removeprefix(f"{kind.value}: ")
+            line = _STAMP.sub("", raw.decode().rstrip("\n")).removeprefix(f"{kind.value}: ")
             line = _ANY_POSITION.sub("server.conf: ", line.replace(str(directory), "DIR"))
             lines.append(line)
             if "Server is ready" in line:
                 process.kill()
+                process.wait()
                 return {"starts": [line for line in lines if line.startswith(("[WRN]", "[ERR]"))]}
     told = [line for line in lines if line and not line.startswith("[INF]")]
-    return {"exit": process.returncode, "told": told}
+    return {"exit": process.wait(), "told": told}
 
 
 GATEWAYS = ("gateway_without_name", "gateway_of_another_cluster")
