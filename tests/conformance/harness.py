@@ -490,6 +490,8 @@ def compare(
     scenario: str, expected: Transcript, got: Transcript, differences: Sequence[Difference] = DIFFERENCES
 ) -> str:
     """Return the unified diff of two transcripts; empty if they agree except for the allowed differences."""
+    if json.dumps(expected, sort_keys=True) == json.dumps(got, sort_keys=True):
+        return ""  # to lay out the lines takes 20 times as long
     wanted, seen = (_lines(scenario, transcript, differences) for transcript in (expected, got))
     return "\n".join(difflib.unified_diff(wanted, seen, "expected", "got", lineterm="", n=4))
 
