@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clients import npm
 from tests.clients.ways_in import KINDS, Tls, answer_callouts, configuration, tls_of
 from tests.servers import Kind, Server
 
@@ -31,3 +32,11 @@ def server_for(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield get
     for server in started.values():
         server.kill()
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[npm.Trials]:
+    """Yield what runs the tests of scripts for Node.js."""
+    trials = npm.Trials()
+    yield trials
+    trials.end()

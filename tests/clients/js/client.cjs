@@ -9,6 +9,8 @@ const {
   AckPolicy, Empty, connect, consumerOpts, createInbox, DeliverPolicy, headers, nanos, StringCodec,
 } = require("nats");
 
+const { command } = require("./command.cjs");
+
 const sc = StringCodec();
 const WAIT = 5000;
 
@@ -222,8 +224,5 @@ async function main([url, name]) {
 if (process.argv[2] === "--list") {
   console.log(Object.keys(tests).join("\n"));
 } else {
-  main(process.argv.slice(2)).then(() => process.exit(0), (error) => {
-    console.error(error);
-    process.exit(1);
-  });
+  command(main);
 }

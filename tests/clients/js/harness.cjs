@@ -7,6 +7,8 @@ const assert = require("node:assert/strict");
 const { readFileSync } = require("node:fs");
 const { join } = require("node:path");
 
+const { command } = require("./command.cjs");
+
 const WAIT = 10_000;
 const VERSIONS = { "nats": "2.29.3", "@nats-io/kv": "3.4.0", "@nats-io/obj": "3.4.0", "@nats-io/transport-node": "3.4.0" };
 
@@ -118,15 +120,12 @@ async function main(script, tests, newer, library, name, urls) {
 
 // tests: for both generations; newer: for @nats-io/* only.
 function run(script, tests, newer) {
-  const [library, name, ...urls] = process.argv.slice(2);
+  const [library, name] = process.argv.slice(2);
   if (library === "--list") {
     console.log(Object.keys(name === "nats-io" ? { ...tests, ...newer } : tests).join("\n"));
     return;
   }
-  main(script, tests, newer, library, name, urls).then(() => process.exit(0), (error) => {
-    console.error(error);
-    process.exit(1);
-  });
+  command(([library, name, ...urls]) => main(script, tests, newer, library, name, urls));
 }
 
 module.exports = { assert, bytes, collect, refused, run, text, until };

@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { openBundle, trials } from "./trials.mjs";
 
 const require = createRequire(import.meta.url);
+const { command } = require("./command.cjs");
 const WAIT = 10_000;
 
 const libraries = {
@@ -40,8 +41,5 @@ async function main([library, trial, url]) {
 if (process.argv[2] === "--list") {
   console.log(Object.keys(trials).join("\n"));
 } else {
-  main(process.argv.slice(2)).then(() => process.exit(0), (error) => {
-    console.error(error);
-    process.exit(1);
-  });
+  command(main);
 }
