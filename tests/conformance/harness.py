@@ -491,7 +491,7 @@ def compare(
 ) -> str:
     """Return the unified diff of two transcripts; empty if they agree except for the allowed differences."""
     if json.dumps(expected, sort_keys=True) == json.dumps(got, sort_keys=True):
-        return ""  # to lay out the lines takes 20 times as long
+        return ""
     wanted, seen = (_lines(scenario, transcript, differences) for transcript in (expected, got))
     return "\n".join(difflib.unified_diff(wanted, seen, "expected", "got", lineterm="", n=4))
 

@@ -31,17 +31,23 @@ SMALL_TABLE = 10
 scenarios.load()
 
 
-def _chosen() -> Iterator[Any]:
+def _chosen(*, with_heavy: bool) -> Iterator[Any]:
     """Yield the scenarios as parameters; those are heavy that `make test` leaves out."""
     rows: Counter[str] = Counter()
     for each in harness.SCENARIOS:
         table = each.id.partition("[")[0]
         left_out = rows[table] >= SMALL_TABLE and rows[table] % 4
         rows[table] += 1
-        yield pytest.param(each, id=each.id, marks=[pytest.mark.heavy] if left_out else [])
+        if with_heavy or not left_out:
+            yield pytest.param(each, id=each.id, marks=[pytest.mark.heavy] if left_out else [])
 
 
-@pytest.mark.parametrize("scenario", _chosen())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each scenario; `make test` does not even collect those that it leaves out."""
+    with_heavy = metafunc.config.getoption("markexpr") != "not heavy"
+    metafunc.parametrize("scenario", [*_chosen(with_heavy=with_heavy)])
+
+
 def test_the_servers_agree(scenario: Scenario, pairs: dict[Setup, Pair], recordings: Recordings) -> None:
     difference = ""
     for left in reversed(range(PLAYS)):
