@@ -29,7 +29,8 @@ ARGS ?=
 ALL ?=
 NATS_SERVER ?= $(BIN)/nats-server
 # Test processes of each stage. Some unit tests wait, those that start servers mostly do, so there are more than processors.
-# Those of the lake start Spark once each.
+# Those of the lake start Spark once each. With worksteal each process has tests that stand together: what a file shares, a
+# server or a parsed tree, is made once instead of in every process.
 WORKERS ?= 3
 SERVER_WORKERS ?= 5
 CLUSTER_WORKERS ?= 3
@@ -230,7 +231,7 @@ test-sealed: setup jars
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py tests/long_run $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/unit tests/fuzz tests/faults/test_steps.py tests/corruption tests/histories/test_checks.py tests/long_run $(ARGS)
 
 test-sim: setup
 	@echo "== simulation: Raft groups and whole servers on simulated disks and networks, models"
@@ -238,7 +239,7 @@ test-sim: setup
 
 test-socket: setup
 	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
-	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/lake_faults tests/stored/test_standalone.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) --dist worksteal tests/conformance tests/clients tests/chaos tests/faults/test_servers.py tests/lake_faults tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +27,8 @@ from tests.servers import Kind, Server, release
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("patient")
+
+gc.disable()  # until all tests are collected: a million objects that stay
 
 TESTS = Path(__file__).parent
 HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
@@ -106,6 +109,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item, keep in zip(items, wanted, strict=True) if keep]
 
 
+def pytest_collection_finish() -> None:
+    """Exempt the tests and all modules from the collection of garbage, which begins now."""
+    gc.freeze()
+    gc.enable()
+
+
 def _asks_nats_server(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("live")) or "recordings" in getattr(item, "fixturenames", ())
 
@@ -133,12 +142,18 @@ def _pairs(_pair: Pair, kind: Kind, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class _Pairs(dict[Setup, Pair]):
-    """Server pairs by setup, created on first use."""
+    """Server pairs by setup, created on first use. Beside the pair without a configuration the newest `KEPT` run: a
+    session has 82 setups, and each idle server takes some thousandths of a processor from the tests."""
+
+    KEPT = 3
 
     def __init__(self, kind: Kind, directories: pytest.TempPathFactory) -> None:
         self._kind, self._directories = kind, directories
 
     def __missing__(self, setup: Setup) -> Pair:
+        configured = [each for each in self if each != FLAGS]
+        for other in configured[: len(configured) - self.KEPT + 1]:
+            self.pop(other).stop()
         pair = self[setup] = Pair(self._directories.mktemp("pair"), self._kind, setup)
         return pair
 

@@ -33,7 +33,7 @@ def settings() -> Iterator[None]:
     before, calls = gc.get_threshold(), list(gc.callbacks)
     yield
     gc.callbacks[:] = calls
-    gc.unfreeze()
+    gc.freeze()  # as before: the tests and all modules
     gc.set_threshold(*before)
 
 
