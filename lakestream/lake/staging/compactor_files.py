@@ -92,6 +92,8 @@ class UpkeepRequest(msgspec.Struct, frozen=True):
 
 
 _REQUEST = JsonDecoder(UpkeepRequest)
+_MAINTAIN, _REPLAY = ".json", ".replay"
+"""Ends of the files' names. Compactors that know no replay leave its requests to the next one."""
 
 
 def ask(lake: str, request: UpkeepRequest) -> bool:
@@ -102,7 +104,8 @@ def ask(lake: str, request: UpkeepRequest) -> bool:
     if len(list(storage.names(directory))) >= MAX_REQUESTS:
         return False
     body = msgspec.json.encode(request)
-    storage.write(f"{directory}/{hashlib.sha256(body).hexdigest()[:32]}.json", body)
+    suffix = _REPLAY if request.replay else _MAINTAIN
+    storage.write(f"{directory}/{hashlib.sha256(body).hexdigest()[:32]}{suffix}", body)
     return True
 
 
@@ -112,7 +115,7 @@ def take(lake: str) -> list[UpkeepRequest]:
     directory = f"{paths.checkpoint(storage.root)}/{REQUESTS}"
     found = []
     for name in list(storage.names(directory)):
-        if not name.endswith(".json"):
+        if not name.endswith((_MAINTAIN, _REPLAY)):
             continue  # being written
         path = f"{directory}/{name}"
         try:

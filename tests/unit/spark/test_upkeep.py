@@ -146,6 +146,17 @@ def test_a_request_that_fails_is_not_made_again_and_holds_up_no_other(
     assert sorted(maintainer.tables) == tables
 
 
+def test_a_replay_waits_for_a_compactor_that_knows_it(tmp_path: Path) -> None:
+    """Earlier ones take and remove every `.json`, and would maintain the table instead."""
+    lake, wanted = str(tmp_path), UpkeepRequest(f"{tmp_path}/streams/ORDERS", replay=True)
+    lakes.require(lake, create=True)
+    assert compactor_files.ask(lake, wanted)
+    (request,) = (tmp_path / "_compactor" / "maintain").iterdir()
+    assert request.suffix == ".replay"
+    assert compactor_files.take(lake) == [wanted]
+    assert not request.exists()
+
+
 def test_requests_are_limited_and_damaged_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = str(tmp_path)
     lakes.require(lake, create=True)
