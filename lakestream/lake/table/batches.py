@@ -373,9 +373,9 @@ class Backlog:
 
 def has_work(lake: str) -> bool:
     """Return True if a compactor may have something to do in a lake now. Needs no Spark."""
-    storage = open_storage(lake)
-    live, gone = staging.current(Scanner(lake).scan())
-    if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
+    storage, scanner = open_storage(lake), Scanner(lake)
+    live, gone = staging.current(scanner.scan())
+    if gone or scanner.troubles or storage.directories(f"{storage.root}/{paths.REMOVED}"):
         return True
     return any(_is_behind(storage, stream) for stream in live)
 

@@ -15,6 +15,7 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table import batches
 from tests.lake.model import unstage_through
 from tests.s3_server import S3Server
 
@@ -110,6 +111,15 @@ def test_invariant_a_damaged_place_hides_no_other_stream_and_is_told(lake: str, 
     staging.stage(segment, 1, 10, identity(2), lake)
     assert len(scanner.scan()) == 3
     assert scanner.troubles == {}
+
+
+def test_a_stream_that_cannot_be_read_is_work_so_that_it_is_told(lake: str) -> None:
+    """`compact --once` ended without a word about it."""
+    directory = staging.directory_of(lake, identity(1))
+    staging.introduce(open_storage(lake), directory, identity(1))
+    assert not batches.has_work(lake)
+    open_storage(lake).write(f"{directory}/{paths.STREAM_FILE}", b"{")
+    assert batches.has_work(lake)
 
 
 def test_a_place_that_is_a_directory_where_a_file_belongs_hides_no_other_stream(tmp_path: Path, segment: Path) -> None:
