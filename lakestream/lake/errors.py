@@ -178,6 +178,14 @@ class BadIdentity(LakeError):
         )
 
 
+class NewerIdentity(BadIdentity):
+    """Raised when that file has a format which only a newer release knows."""
+
+    def __init__(self, path: str, found: int) -> None:
+        self.reason = f"format {found} is a newer lakestream's"
+        LakeError.__init__(self, f"{path} is of a newer lakestream (format {found}), upgrade this program")
+
+
 class BadSegment(LakeError):
     """Raised when a staged segment does not decode; nothing of it was used."""
 

@@ -5,9 +5,6 @@ The older program is a commit of this repository, with the Python packages of th
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,40 +13,17 @@ import pytest
 from tests.cluster.load import STREAM, Load
 from tests.cluster.nemesis import frames_of, segments, spoil
 from tests.cluster.nodes import READY_S, Cluster, Node, until
+from tests.releases import RELEASES, ROOT, files_of, unpacked
 from tests.servers import Kind, Server, StartFailed
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
-ROOT = Path(__file__).parents[2]
-RELEASES = {"0.1.0": "50ceea53", "before issue 40": "8b5ee612"}
-"""Commits of the older programs: the release, and the newest one before faults came together (issue 40)."""
-
 
 @pytest.fixture(params=RELEASES, ids=lambda name: name.replace(" ", "-"))
 def older(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Return the environment in which `lakestream` is an older one."""
-    tree = tmp_path / "older"
-    tree.mkdir()
-    for parts in (["lakestream", "packages"], ["lakestream"]):  # 0.1.0 has no packages
-        command = ["git", "archive", RELEASES[request.param], *parts]
-        packed = subprocess.run(command, cwd=ROOT, capture_output=True)
-        if not packed.returncode:
-            break
-    else:
-        pytest.fail(f"commit {RELEASES[request.param]} is not here, fetch the whole history: {packed.stderr.decode()}")
-    subprocess.run(["tar", "-x", "-C", tree], input=packed.stdout, check=True)
-    packages = sorted(str(path) for path in tree.glob("packages/*") if path.is_dir())
-    environment = {"PYTHONPATH": os.pathsep.join([str(tree), *packages])}
-    where = subprocess.run(
-        [sys.executable, "-P", "-c", "import lakestream; print(lakestream.__path__[0])"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert where.stdout.strip() == str(tree / "lakestream")
-    return environment
+    return unpacked(request.param, tmp_path / "older").environment
 
 
 @pytest.fixture
@@ -81,10 +55,6 @@ def caught_up(cluster: Cluster) -> None:
         return len(replicas) == 2 and all(each["current"] and not each.get("offline") for each in replicas)
 
     until(current, f"{STREAM} on all its replicas", 2 * READY_S)
-
-
-def files_of(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("older", ["0.1.0"], indirect=True)

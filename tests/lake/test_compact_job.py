@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -35,9 +35,15 @@ ROUNDS = int(os.environ.get("LAKESTREAM_COMPACTOR_KILLS", "3"))
 
 
 class Job:
-    """One run of the program, with its output."""
+    """One run of the program, with its output; `environment` is added to that of the tests."""
 
-    def __init__(self, lake: Path | str, *arguments: str, program: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        lake: Path | str,
+        *arguments: str,
+        program: list[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
@@ -46,6 +52,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         threading.Thread(target=self._listen, daemon=True).start()
 

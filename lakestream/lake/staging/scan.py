@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.lake.errors import BadIdentity
+from lakestream.lake.errors import BadIdentity, NewerIdentity
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StagedStream, StreamIdentity
 from lakestream.lake.storage import paths
@@ -124,9 +124,10 @@ class Scanner:
     def _note(self, directory: str, error: Exception) -> None:
         path = f"{directory}/{paths.STREAM_FILE}"
         what = f"{path} is damaged ({error.reason})" if isinstance(error, BadIdentity) else str(error)
-        self.troubles[directory] = (
-            f"{what}: its segments are not compacted; move {path} away and restart the server, which writes it anew"
-        )
+        then = f"move {path} away and restart the server, which writes it anew"
+        if isinstance(error, NewerIdentity):
+            what, then = str(error), "nothing of it is changed"
+        self.troubles[directory] = f"{what}: its segments are not compacted; {then}"
 
     def _identity(self, directory: str) -> StreamIdentity | None:
         """Return the stream of a directory. Raise OSError or BadIdentity when its file cannot be read or names another

@@ -68,6 +68,11 @@ def store_files(root: str = "") -> Files:
     return Files() if keys is None or root else SealedFiles(Files(), "", keys)
 
 
+def is_sealed(segment: str) -> bool:
+    """Return True if a segment on this machine is encrypted."""
+    return bool(_key_id(Files(), segment))
+
+
 def put_key(storage: Storage, directory: str, segment: str) -> None:
     """Put the wrapped key of a sealed segment into its staging directory, unless it is there; of others nothing."""
     files = Files()

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from lakestream.lake.errors import BadIdentity, BadSegment, StagingConflict
+from lakestream.lake.errors import BadIdentity, BadSegment, NewerIdentity, StagingConflict
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import FileEntry, Storage
@@ -33,7 +33,8 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     """Identity of the stream of a staging directory.
 
     `config` is the stream's configuration as JSON text; of an `encrypted` one, whose table is encrypted, only its
-    `lakestream.*` metadata are written: no subject, no description.
+    `lakestream.*` metadata are written: no subject, no description. `sealed_segments`: its staged segments are
+    encrypted.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     created_ns: int
     config: msgspec.Raw = msgspec.Raw(b"{}")
     encrypted: bool = False
+    sealed_segments: bool = False
 
 
 class _Shown(msgspec.Struct):
@@ -50,8 +52,20 @@ class _Shown(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
+class _Versioned(msgspec.Struct):
+    """Form of the file since format 2, for identities that earlier releases must not act on."""
+
+    format: int = 1
+    stream: msgspec.Raw = msgspec.Raw(b"")
+
+
+FORMAT = 2
+"""Newest format of the file: 1 is the identity itself, 2 is `{"format": 2, "stream": identity}`. Releases that cannot
+read encrypted segments, or would append plain files to an encrypted table, find no name in the latter: they print a
+line about the file and leave the stream alone. A format beyond this one is refused here in the same way."""
 _STREAM_IDENTITY = JsonDecoder(StreamIdentity)
 _SHOWN = JsonDecoder(_Shown)
+_VERSIONED = JsonDecoder(_Versioned)
 _CHECK = b',"crc":'
 """Begins the last field of the file: the CRC-32 of the object without it. Earlier releases wrote none."""
 
@@ -63,15 +77,20 @@ def encode_identity(stream: StreamIdentity) -> bytes:
         config = _Shown({key: value for key, value in metadata.items() if key.startswith("lakestream.")})
         stream = msgspec.structs.replace(stream, config=msgspec.Raw(msgspec.json.encode(config)))
     plain = msgspec.json.encode(stream)
+    if stream.encrypted or stream.sealed_segments:
+        plain = b'{"format":%d,"stream":%b}' % (FORMAT, plain)
     return plain[:-1] + _CHECK + b"%d}" % crc32(plain)
 
 
-def _decode_identity(content: bytes) -> StreamIdentity:
-    """Decode such a file. Raise ValueError for one whose CRC is another, one of DECODE_ERRORS."""
+def _decode_identity(path: str, content: bytes) -> StreamIdentity:
+    """Decode such a file. Raise ValueError for one whose CRC is another, NewerIdentity, one of DECODE_ERRORS."""
     plain, check, crc = content.rpartition(_CHECK)
     if check and crc != b"%d}" % crc32(plain + b"}"):
         raise ValueError("the crc is wrong")
-    return _STREAM_IDENTITY.decode(content)
+    found = _VERSIONED.decode(content)
+    if found.format > FORMAT:
+        raise NewerIdentity(path, found.format)
+    return _STREAM_IDENTITY.decode(content if found.format == 1 else bytes(found.stream))
 
 
 class StagedSegment(msgspec.Struct, frozen=True, order=True):
@@ -118,10 +137,12 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
         StagingConflict: another segment with other content has that place.
         OSError, StorageFailed: the file system or the object store refuses.
     """
-    from lakestream.lake.staging.sealed import put_key  # only with the first segment
+    from lakestream.lake.staging.sealed import is_sealed, put_key  # only with the first segment
 
     storage = open_storage(lake)
     directory = directory_of(lake, stream)
+    if is_sealed(os.fspath(sealed)):
+        stream = msgspec.structs.replace(stream, sealed_segments=True)
     introduce(storage, directory, stream)
     target = f"{directory}/{paths.segment_name(first_index, last_index)}"
     put_key(storage, directory, os.fspath(sealed))
@@ -218,7 +239,7 @@ def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[Stage
 def read_identity(directory: str) -> StreamIdentity | None:
     """Return the stream of a staging directory; None while the directory is being created or removed.
 
-    Raise BadIdentity when the file of its name is damaged.
+    Raise BadIdentity when the file of its name is damaged, or NewerIdentity.
     """
     path = f"{directory}/{paths.STREAM_FILE}"
     try:
@@ -226,7 +247,7 @@ def read_identity(directory: str) -> StreamIdentity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return _decode_identity(content)
+        return _decode_identity(path, content)
     except (ValueError, *DECODE_ERRORS) as error:
         raise BadIdentity(path, str(error)) from error
 
@@ -322,16 +343,22 @@ def directory_of(lake: str, stream: StreamIdentity) -> str:
 
 
 def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
-    """Write the identity of a staging directory's stream, unless it is there already."""
+    """Write the identity of a staging directory's stream, unless it is there already. What is encrypted stays so: not
+    every caller knows of it.
+
+    Raises:
+        NewerIdentity: a newer server has written it.
+    """
     path = f"{directory}/{paths.STREAM_FILE}"
-    content = encode_identity(stream)
     try:
         there = storage.read(path)
-        if b'"encrypted":true' in there and not stream.encrypted:  # of a stream that was deleted
-            content = encode_identity(msgspec.structs.replace(stream, encrypted=True))
-        if there == content:
+        with contextlib.suppress(ValueError, *DECODE_ERRORS):  # a damaged one is written anew
+            known = _decode_identity(path, there)
+            flags = known.encrypted or stream.encrypted, known.sealed_segments or stream.sealed_segments
+            stream = msgspec.structs.replace(stream, encrypted=flags[0], sealed_segments=flags[1])
+        if there == encode_identity(stream):
             return
     except FileNotFoundError:
         # Once: afterwards files in the directory only need their own names synced.
         storage.make_directory(directory)
-    storage.write(path, content)
+    storage.write(path, encode_identity(stream))

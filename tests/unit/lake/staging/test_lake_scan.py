@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
 
+from lakestream.lake.errors import NewerIdentity
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.staging.scan import SETTLED_NS, Scanner
 from lakestream.lake.staging.staging import StreamIdentity
@@ -113,6 +115,27 @@ def test_invariant_a_damaged_place_hides_no_other_stream_and_is_told(lake: str, 
     assert scanner.troubles == {}
 
 
+def test_a_newer_servers_stream_is_told_and_stays_as_it_is(lake: str, segment: Path) -> None:
+    for number in (1, 2):
+        staging.stage(segment, 1, 10, identity(number), lake)
+    storage = open_storage(lake)
+    path = f"{staging.directory_of(lake, identity(2))}/{paths.STREAM_FILE}"
+    newer = b'{"format":3,"stream":{"names":["S.2"]}}'
+    newer = newer[:-1] + b',"crc":%d}' % crc32(newer)
+    storage.write(path, newer)
+    scanner = Scanner(lake)
+    assert [stream.identity.uid for stream in scanner.scan()] == [identity(1).uid]
+    (trouble,) = scanner.troubles.values()
+    assert trouble == (
+        f"{path} is of a newer lakestream (format 3), upgrade this program: its segments are not compacted; "
+        "nothing of it is changed"
+    )
+    with pytest.raises(NewerIdentity, match=r"format 3\), upgrade this program"):
+        staging.stage(segment, 11, 12, identity(2), lake)
+    assert storage.read(path) == newer
+    assert [each.last_index for each in staging.segments(path.rpartition("/")[0])] == [10]
+
+
 def test_a_stream_that_cannot_be_read_is_work_so_that_it_is_told(lake: str) -> None:
     """`compact --once` ended without a word about it."""
     directory = staging.directory_of(lake, identity(1))
@@ -120,6 +143,25 @@ def test_a_stream_that_cannot_be_read_is_work_so_that_it_is_told(lake: str) -> N
     assert not batches.has_work(lake)
     open_storage(lake).write(f"{directory}/{paths.STREAM_FILE}", b"{")
     assert batches.has_work(lake)
+
+
+def test_an_encrypted_stream_is_written_in_the_format_that_older_releases_leave_alone(lake: str) -> None:
+    """The files as they stay readable."""
+    storage, stream = open_storage(lake), identity(1)
+    directory = staging.directory_of(lake, stream)
+    path = f"{directory}/{paths.STREAM_FILE}"
+    common = b'"name":"S.1","account":"$G","uid":"u1","created_ns":1,"config":{}'
+    staging.introduce(storage, directory, stream)
+    assert storage.read(path) == b'{%b,"encrypted":false,"sealed_segments":false,"crc":978996528}' % common
+    sealed = msgspec.structs.replace(stream, sealed_segments=True)
+    staging.introduce(storage, directory, sealed)
+    stored = b'{"format":2,"stream":{%b,"encrypted":false,"sealed_segments":true},"crc":8834260}' % common
+    for _ in range(2):
+        assert storage.read(path) == stored
+        assert staging.read_identity(directory) == sealed
+        staging.introduce(storage, directory, stream)  # by who does not know of it
+    storage.write(path, b'{"name":"S.1","account":"$G","uid":"u1","created_ns":1,"config":{},"encrypted":true}')
+    assert staging.read_identity(directory) == msgspec.structs.replace(stream, encrypted=True)
 
 
 def test_a_place_that_is_a_directory_where_a_file_belongs_hides_no_other_stream(tmp_path: Path, segment: Path) -> None:
