@@ -157,6 +157,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.faults --seed $$RANDOM --rounds 100
 	@$(BIN)/python -m tests.overload
 	@$(BIN)/python -m tests.lake_faults
+	@$(BIN)/python -m tests.damage --seed $$((RANDOM * 1000 + 1)) --cases 200
 	@$(BIN)/python -m tests.sim --whole --swarm --seed $$((RANDOM * 10000 + 1)) --seeds 10000 --seconds 5 --keep-going
 	@$(BIN)/python -m tests.sim.everywhere --seed $$((RANDOM * 10000 + 1))
 	@$(BIN)/python -m tests.spec
@@ -243,7 +244,7 @@ test-socket: setup
 
 test-cluster: setup
 	@echo "== cluster: several servers, with kills, pauses and cut links"
-	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py tests/histories/test_histories.py tests/judge $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py tests/histories/test_histories.py tests/judge tests/damage $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"

@@ -23,6 +23,7 @@ NAMES = {
     "faults": ("A file operation fails: I/O error, full disk, short read, vanished file", "failing-files"),
     "corruption": ("A byte of a stopped or running server's files is damaged", "corruption"),
     "cluster-corruption": ("A byte of one replica's files is damaged, three servers", "corruption"),
+    "damage": ("Files of all replicas are damaged at once, three servers", "damage-of-all-replicas"),
     "histories": ("Kills, pauses, partitions, slow or full disks, clocks, membership changes, under load", "histories"),
     "simulation": ("The same kinds of fault in a simulated cluster, reproducible by seed", "simulation"),
     "overload": ("Clients flood the server", "overload"),
