@@ -7,8 +7,11 @@ damaged replica complete, so that faults may follow each other in any order.
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+import re
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +25,8 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, decode_frame, salt_at
 from lakestream.log.format.segment import HEADER_SIZE
 from tests.cluster.nodes import Cluster, Node, NotReady, until
+from tests.cluster.supply import Power
+from tests.power.disk import ONE_DISK
 from tests.servers import Kind
 
 LEADER = -1
@@ -29,6 +34,8 @@ LEADER = -1
 DISK_ERRORS = ({"write": "ENOSPC"}, {"sync": "EIO"})
 NO_MEMBER = (10040, 10044)
 CLOCK_STEPS_S = (-300, -20, 20, 300)
+CLOCK_RATES = (0.2, 0.8, 1.5, 5)
+_KEY = re.compile(r'\bkey: "([^"]*)"(, prev_key: "[^"]*")?')
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -58,6 +65,7 @@ class Compactor(Protocol):
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
+    def kill_jvm(self) -> None: ...
 
 
 class Nemesis:
@@ -67,15 +75,25 @@ class Nemesis:
         streams: the streams whose leaders and replicas are the targets; the first one is meant by `LEADER`.
         compactor: process of the cluster's compactor, if it has one.
         lake: the lake's directory.
+        power: of the nodes, if they can lose it.
+        keys: of encrypted stores.
     """
 
     def __init__(
-        self, cluster: Cluster, streams: Sequence[str], compactor: Compactor | None = None, lake: Path | None = None
+        self,
+        cluster: Cluster,
+        streams: Sequence[str],
+        compactor: Compactor | None = None,
+        lake: Path | None = None,
+        power: Power | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
         self.cluster = cluster
         self.streams = streams
         self.compactor = compactor
         self.lake = lake
+        self.power = power
+        self.keys = keys
 
     def apply(self, step: Step) -> str:
         """Inject one fault and end it; return the name of its victim."""
@@ -99,7 +117,8 @@ class Nemesis:
             left.remove(victims[-1])
 
         def inject(step: Step, node: Node) -> None:
-            apart = Nemesis(self.cluster.apart(), self.streams, self.compactor, self.lake)
+            apart = copy.copy(self)
+            apart.cluster = self.cluster.apart()
             FAULTS[step.fault](apart, node, step.seconds, random.Random(step.seed))
 
         with ThreadPoolExecutor(len(steps)) as threads:
@@ -158,6 +177,36 @@ class Nemesis:
             each.start()
             self.cluster.wait_ready(60)
             self.wait_current()
+
+    def lose_power(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Cut a node's power; start it after a while on what it had synced, or a torn part of the rest."""
+        self._lose_power([node], rng)
+        wait(seconds)
+        node.start()
+
+    def lose_all_power(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Cut the power of all nodes at one moment; start them again."""
+        self._lose_power(self.cluster.nodes, rng)
+        for each in self.cluster.nodes:
+            each.start()
+
+    def _lose_power(self, nodes: Sequence[Node], rng: random.Random) -> None:
+        """Cut the power of nodes; kill those that have lost it before."""
+        assert self.power is not None, "this cluster has no recorders"
+        for node in nodes:
+            if not self.power.covers(node):
+                node.kill()
+        self.power.off([node for node in nodes if self.power.covers(node)], rng.choice(ONE_DISK))
+
+    def rotate_key(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Restart a node with another key for its store, and the one before as the previous key."""
+        config = node.config or ""
+        found = _KEY.search(config)
+        assert found is not None, "the store is not encrypted"
+        new = rng.choice([key for key in self.keys if key != found[1]])
+        node.config = _KEY.sub(f'key: "{new}", prev_key: "{found[1]}"', config, count=1)
+        node.stop(signal.SIGTERM)
+        node.start()
 
     # ---- network
 
@@ -228,11 +277,38 @@ class Nemesis:
         wait(seconds)
         node.fail()
 
+    def clock_skew(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Let a node's wall clock go slower or faster, then step it to the right time."""
+        node.fail(clock_rate=rng.choice(CLOCK_RATES))
+        wait(seconds)
+        node.fail()
+
+    def roll_back(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Restore a node's disk from a copy that was made a moment before, while the others have everything."""
+        saved = node.store.with_name(f"{node.store.name}.saved")
+        node.stop(signal.SIGTERM)
+        shutil.copytree(node.store, saved)
+        node.start()
+        self.wait_current()
+        wait(seconds)
+        self.wait_current()
+        self._kill_unrecorded(node)
+        shutil.rmtree(node.store)
+        saved.rename(node.store)
+        node.start()
+        self.wait_current()
+
+    def _kill_unrecorded(self, node: Node) -> None:
+        """Kill a node whose files are changed past the recorder of its power supply: it cannot lose its power later."""
+        node.kill()
+        if self.power is not None:
+            self.power.leave(node)
+
     def damage(self, node: Node, seconds: float, rng: random.Random) -> None:
         """Flip a bit in a segment of a killed node, or remove one, while the others have everything."""
         stream = rng.choice(list(self.streams))
         self.cluster.wait_current(stream, 60)
-        node.kill()
+        self._kill_unrecorded(node)
         if found := segments(node, stream, self.cluster.user[1]):
             rng.choice([flip_bit, remove])(rng.choice(found[:-1] or found), rng)
         node.start()
@@ -296,6 +372,20 @@ class Nemesis:
             wait(seconds)
             self.compactor.start()
 
+    def kill_jvm(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Kill the compactor's JVM alone; after a while end what is left, and start the compactor anew."""
+        if self.compactor is not None:
+            self.compactor.kill_jvm()
+            wait(seconds)
+            self.compactor.kill()
+            self.compactor.start()
+
+    def slow_lake(self, node: Node, seconds: float, rng: random.Random) -> None:
+        """Let each operation of a node on the lake's files take longer."""
+        node.fail(lake_seconds=rng.uniform(0.05, 2))
+        wait(seconds)
+        node.fail()
+
     def lake_away(self, node: Node, seconds: float, rng: random.Random) -> None:
         """Let the lake's directory vanish, as a file system that is not mounted does; then bring it back."""
         if self.lake is None:
@@ -312,10 +402,13 @@ Fault = Callable[[Nemesis, Node, float, random.Random], None]
 FAULTS: dict[str, Fault] = {
     "kill": Nemesis.kill,
     "kill-all": Nemesis.kill_all,
+    "power": Nemesis.lose_power,
+    "power-all": Nemesis.lose_all_power,
     "kill-minority": Nemesis.kill_minority,
     "pause": Nemesis.pause,
     "restart": Nemesis.restart,
     "roll": Nemesis.roll,
+    "rotate-key": Nemesis.rotate_key,
     "isolate": Nemesis.isolate,
     "one-way": Nemesis.one_way,
     "halves": Nemesis.halves,
@@ -325,24 +418,41 @@ FAULTS: dict[str, Fault] = {
     "disk-error": Nemesis.disk_error,
     "slow-disk": Nemesis.slow_disk,
     "clock": Nemesis.clock,
+    "clock-skew": Nemesis.clock_skew,
+    "roll-back": Nemesis.roll_back,
     "damage": Nemesis.damage,
     "step-down": Nemesis.step_down,
     "scale": Nemesis.scale,
     "remove-peer": Nemesis.remove_peer,
     "leave": Nemesis.leave,
     "kill-compactor": Nemesis.kill_compactor,
+    "kill-jvm": Nemesis.kill_jvm,
+    "slow-lake": Nemesis.slow_lake,
     "lake-away": Nemesis.lake_away,
 }
-OURS = ("disk-error", "slow-disk", "clock", "damage", "kill-compactor", "lake-away")
+LAKE = ("kill-compactor", "kill-jvm", "slow-lake", "lake-away")
+OURS = ("disk-error", "slow-disk", "clock", "clock-skew", "roll-back", "damage", *LAKE)
 """Faults of files and programs that only lakestream has."""
 SPARE = ("remove-peer", "leave")
 """Faults that need a node more than the streams have replicas."""
-LAKE = ("kill-compactor", "lake-away")
+POWER = ("power", "power-all")
+SYNCED = ("roll-back", *POWER)
+"""Faults that nothing acked outlives unless it was synced before."""
+SEALED = ("rotate-key",)
 
 
-def possible(kind: Kind, nodes: int, lake: bool) -> list[str]:
-    """Return the names of the faults that a cluster of this kind and size can have."""
-    without = [*(OURS if kind is Kind.REAL else ()), *(SPARE if nodes < 4 else ()), *(() if lake else LAKE)]
+def possible(
+    kind: Kind, nodes: int, lake: bool, *, synced: bool = True, power: bool = False, encrypted: bool = False
+) -> list[str]:
+    """Return the names of the faults that a cluster of this kind and size can have.
+
+    Args:
+        synced: acks wait for the sync.
+        power: the nodes can lose their power.
+        encrypted: their stores are encrypted.
+    """
+    has = {OURS: kind is Kind.OURS, SPARE: nodes > 3, LAKE: lake, SYNCED: synced, POWER: power, SEALED: encrypted}
+    without = [name for names, there in has.items() if not there for name in names]
     return [name for name in FAULTS if name not in without]
 
 
@@ -358,12 +468,12 @@ def schedule(seed: int, faults: Sequence[str], nodes: int) -> Iterator[Step]:
 
 
 CLASSES = {
-    "process": ("kill", "pause", "restart", "disk-error", "damage", "leave"),
-    "processes": ("kill-all", "kill-minority", "roll"),
+    "process": ("kill", "power", "pause", "restart", "rotate-key", "disk-error", "roll-back", "damage", "leave"),
+    "processes": ("kill-all", "power-all", "kill-minority", "roll"),
     "network": ("isolate", "one-way", "halves", "bridge", "slow-network", "reset"),
-    "node": ("slow-disk", "clock"),
+    "node": ("slow-disk", "clock", "clock-skew", "slow-lake"),
     "operator": ("step-down", "scale", "remove-peer"),
-    "lake": ("kill-compactor", "lake-away"),
+    "lake": ("kill-compactor", "kill-jvm", "lake-away"),
 }
 """Faults by what they need for themselves: of each class one at a time."""
 APART = (
@@ -372,8 +482,12 @@ APART = (
     frozenset(("damage", "remove-peer")),
     frozenset(("leave", "scale")),
     frozenset(("leave", "remove-peer")),
+    frozenset(("roll-back", "network")),
+    frozenset(("roll-back", "scale")),
+    frozenset(("roll-back", "remove-peer")),
 )
-"""Pairs that would stop the same process twice, or take the last whole copy away from a damaged replica."""
+"""Pairs that would stop the same process twice, or take the last whole copy away from a damaged replica, or from one
+that was rolled back the members that know it."""
 
 
 def together(seed: int, faults: Sequence[str], nodes: int, most: int) -> Iterator[list[Step]]:
@@ -387,7 +501,11 @@ def together(seed: int, faults: Sequence[str], nodes: int, most: int) -> Iterato
         for first in rng.sample(list(faults), len(faults)):
             chosen = [first]
             for fault in rng.sample(list(faults), len(faults)):
-                pairs = [frozenset(pair) for each in chosen for pair in ((fault, each), (of[fault], of[each]))]
+                pairs = [
+                    frozenset(pair)
+                    for each in chosen
+                    for pair in ((fault, each), (of[fault], of[each]), (fault, of[each]), (of[fault], each))
+                ]
                 if all(len(pair) == 2 and pair not in APART for pair in pairs):
                     chosen.append(fault)
             calm = round(rng.uniform(1, 5), 2)

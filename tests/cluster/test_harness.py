@@ -6,13 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import combinations, islice
 
 import pytest
 
 from tests.chaos.audit import Stored
 from tests.cluster.links import Direction, Network
 from tests.cluster.load import Ack, Publisher, compare, payload
+from tests.cluster.nemesis import APART, CLASSES, FAULTS, possible, together
 from tests.cluster.nodes import free_ports
+from tests.servers import Kind
 
 pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
@@ -50,6 +53,22 @@ def pair() -> Iterator[Pair]:
     made = Pair()
     yield made
     made.close()
+
+
+def test_all_faults_are_drawn_together_and_none_beside_one_that_it_has_to_be_apart_from() -> None:
+    of = {fault: name for name, faults in CLASSES.items() for fault in faults}
+    names = possible(Kind.OURS, 5, lake=True, power=True, encrypted=True)
+    assert set(names) == set(FAULTS) == set(of)
+    drawn = [[step.fault for step in steps] for steps in islice(together(7, names, 5, most=4), 300)]
+    assert {fault for faults in drawn for fault in faults} == set(names)
+    assert {len(faults) for faults in drawn} == {2, 3, 4}
+    for faults in drawn:
+        for one, other in combinations(faults, 2):
+            pairs = {
+                frozenset(pair) for pair in ((one, other), (one, of[other]), (of[one], other), (of[one], of[other]))
+            }
+            assert not pairs & set(APART), faults
+            assert of[one] != of[other], faults
 
 
 def silent(receiver: socket.socket) -> bool:

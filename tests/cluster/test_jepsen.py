@@ -6,12 +6,9 @@ and audits every replica against all acks. `--against real` shows what nats-serv
 
 from __future__ import annotations
 
-import contextlib
 import random
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -19,9 +16,9 @@ from tests.cluster.conftest import StartCluster
 from tests.cluster.load import STREAM, Load
 from tests.cluster.nemesis import flip_bit, segments, truncate, wait
 from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.supply import Power
 from tests.conftest import SHOWN_LOGS
-from tests.power.disk import Loss, PowerDisk
-from tests.power.journal import Journal, build
+from tests.power.disk import Loss
 from tests.servers import Kind, StartFailed
 from tests.wire import Closed, WireTimeout
 
@@ -127,46 +124,6 @@ def _starts(node: Node) -> bool:
     except StartFailed:
         return False
     return True
-
-
-class Power:
-    """Power supply of the nodes: what they sync is recorded, so that a node can lose all that it had not synced."""
-
-    def __init__(self, cluster: Cluster, tools: Path) -> None:
-        built = build(tools)
-        cluster.directory.mkdir(parents=True)
-        self._recorders: dict[str, tuple[Journal, Path]] = {}
-        for node in cluster.nodes:
-            # A copy for each, because a library in this process holds one journal at a time.
-            library = shutil.copy(built, node.store.with_suffix(".so"))
-            journal = Journal.begin(library, node.store.with_suffix(".journal"), node.store)
-            node.environment |= journal.environment(library)
-            self._recorders[node.name] = journal, library
-
-    def off(self, nodes: Sequence[Node], loss: Loss) -> int:
-        """Cut the power of these nodes at one moment: each keeps what this kind of loss leaves.
-
-        Return the number of files that are not as the processes saw them.
-        """
-        with contextlib.ExitStack() as held:
-            for node in nodes:
-                journal, library = self._recorders[node.name]
-                held.enter_context(journal.held(library))
-            for node in nodes:
-                node.kill()
-        return sum(self._lose(node, loss) for node in nodes)
-
-    def _lose(self, node: Node, loss: Loss) -> int:
-        journal, library = self._recorders[node.name]
-        disk = PowerDisk(journal)
-        for operation in journal.operations():
-            disk.apply(operation)
-        left = disk.lose(loss, Random(node.number))
-        shutil.rmtree(node.store)
-        left.write(node.store)
-        for name in journal.environment(library):  # from now on it is a node like others
-            node.environment.pop(name)
-        return len(left.differences(disk.seen()))
 
 
 StartPowered = Callable[[int], tuple[Cluster, Power]]

@@ -29,6 +29,8 @@ from tests.servers import Kind
 
 GROUPS = {
     "killed nodes (one, a minority, all), restarts": ("kill", "kill-minority", "kill-all", "restart", "roll"),
+    "power losses (one, all)": ("power", "power-all"),
+    "changed keys of encrypted stores": ("rotate-key",),
     "paused nodes": ("pause",),
     "partitions (full, one way, halves, bridge), slow and broken links": (
         "isolate",
@@ -38,10 +40,15 @@ GROUPS = {
         "slow-network",
         "reset",
     ),
-    "full, failing and slow disks, damaged segments": ("disk-error", "slow-disk", "damage"),
-    "stepped clocks": ("clock",),
+    "full, failing and slow disks, damaged segments, disks rolled back": (
+        "disk-error",
+        "slow-disk",
+        "damage",
+        "roll-back",
+    ),
+    "stepped and skewed clocks": ("clock", "clock-skew"),
     "membership: step down, scale, move, leave and join": ("step-down", "scale", "remove-peer", "leave"),
-    "killed compactor, lake away": ("kill-compactor", "lake-away"),
+    "killed compactor and JVM, lake away or slow": ("kill-compactor", "kill-jvm", "lake-away", "slow-lake"),
 }
 """Rows of the table in the documentation."""
 
@@ -60,6 +67,8 @@ def main() -> int:
     parser.add_argument(
         "--encrypted", choices=("yes", "no"), help="encrypted stores (default: by the seed, half of them)"
     )
+    parser.add_argument("--power", action="store_true", help="nodes can lose their power, each once (Linux, x86-64)")
+    parser.add_argument("--iceberg", action="store_true", help="the compactor keeps Iceberg tables, too")
     parser.add_argument("--no-lake", action="store_true", help="without lake and compactor")
     parser.add_argument("--out", type=Path, help="directory for history and stores (default: temporary)")
     parser.add_argument("--check", type=Path, help="check this history (JSON lines, or .xz), and run nothing")
@@ -75,13 +84,21 @@ def main() -> int:
         violations = check(history)
         print(report(history, violations) if violations else f"{len(history.events)} events, no promise is broken")
         return max(int(bool(violations)), _judge(history) if arguments.judge else 0)
-    names = possible(Kind.OURS, arguments.nodes, not arguments.no_lake)
+    seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
+    encrypted = arguments.encrypted == "yes" if arguments.encrypted else is_encrypted(seed)
+    names = possible(
+        Kind.OURS,
+        arguments.nodes,
+        not arguments.no_lake,
+        synced=not arguments.sync,
+        power=arguments.power,
+        encrypted=encrypted,
+    )
     if arguments.faults:
         chosen = [] if arguments.faults == "none" else arguments.faults.split(",")
         if unknown := set(chosen) - set(names):
             parser.error(f"not possible here: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
         names = chosen
-    seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
     plan = Plan(
         seed,
         arguments.seconds,
@@ -91,7 +108,9 @@ def main() -> int:
         arguments.bug,
         arguments.together,
         arguments.sync,
-        arguments.encrypted == "yes" if arguments.encrypted else is_encrypted(seed),
+        encrypted,
+        arguments.power,
+        arguments.iceberg,
     )
     directory = arguments.out or Path(tempfile.mkdtemp(prefix="histories-"))
     stores = "encrypted" if plan.encrypted else "plain"

@@ -24,6 +24,7 @@ from tests import key_clients
 from tests.chaos.audit import read_all
 from tests.cluster.nemesis import Nemesis, Step, schedule, together
 from tests.cluster.nodes import Cluster, Node, NotReady, until
+from tests.cluster.supply import Power
 from tests.histories.checks import Violation, check
 from tests.histories.clients import (
     CONSUMERS,
@@ -91,6 +92,10 @@ class Plan(msgspec.Struct, frozen=True):
     """`sync_interval` of the servers; "" for the default, always."""
     encrypted: bool = False
     """Each server encrypts its store, with a key of its own."""
+    power: bool = False
+    """The servers' file operations are recorded, so that each of them can lose its power once."""
+    iceberg: bool = False
+    """The compactor keeps Iceberg tables, too."""
 
     @property
     def command(self) -> str:
@@ -103,6 +108,8 @@ class Plan(msgspec.Struct, frozen=True):
             *([f"--together {self.together}"] if self.together > 1 else []),
             *([f"--sync {self.sync}"] if self.sync else []),
             f"--encrypted {'yes' if self.encrypted else 'no'}",
+            *(["--power"] if self.power else []),
+            *(["--iceberg"] if self.iceberg else []),
         ]
         return " ".join(words)
 
@@ -207,7 +214,9 @@ class Campaign:
             node.bug = plan.bug
             if plan.encrypted:
                 node.config = encrypting(node.config or "", MASTERS[node.number % len(MASTERS)])
-        self.compactor = Compactor(self.lake) if self.lake is not None else None
+        options = ("--iceberg", "v3") if plan.iceberg else ()
+        self.compactor = Compactor(self.lake, *options) if self.lake is not None else None
+        self.power = Power(self.cluster, directory) if plan.power else None
         self.keys = Keys(self.recorder)
         self.clients: list[Client] = []
         self.key_clients: list[key_clients.Client] = []
@@ -333,7 +342,7 @@ class Campaign:
             client.start()
         self._wait_served()
         deadline = time.monotonic() + self.plan.seconds
-        nemesis = Nemesis(self.cluster, self._streams, self.compactor, self.lake)
+        nemesis = Nemesis(self.cluster, self._streams, self.compactor, self.lake, self.power, MASTERS)
         said = time.monotonic()
         for steps in self._schedule():
             calm = steps[0].calm

@@ -21,6 +21,8 @@ from tests.servers import Kind
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 SECONDS = float(os.environ.get("LAKESTREAM_HISTORY_SECONDS", "600"))
+POWERED_SECONDS = 300.0
+"""Longest run with power losses: each node can lose its power once, and is recorded until then."""
 
 
 def run(plan: Plan, directory: Path) -> int:
@@ -46,8 +48,9 @@ def test_half_of_the_seeds_are_runs_on_encrypted_stores() -> None:
 @pytest.mark.timeout(1800 + 3 * SECONDS)
 def test_no_promise_is_broken_under_several_faults_at_once(tmp_path: Path) -> None:
     seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    faults = tuple(possible(Kind.OURS, 5, lake=True))
-    plan = Plan(seed, SECONDS / 2, faults, nodes=5, lake=True, together=4, sync="2s", encrypted=is_encrypted(seed))
+    encrypted = is_encrypted(seed)
+    faults = tuple(possible(Kind.OURS, 5, lake=True, synced=False, encrypted=encrypted))
+    plan = Plan(seed, SECONDS / 2, faults, nodes=5, lake=True, together=4, sync="2s", encrypted=encrypted)
     run(plan, tmp_path)
 
 
@@ -55,5 +58,16 @@ def test_no_promise_is_broken_under_several_faults_at_once(tmp_path: Path) -> No
 @pytest.mark.timeout(1800 + 3 * SECONDS)
 def test_no_promise_is_broken_under_all_faults(tmp_path: Path) -> None:
     seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    faults = tuple(possible(Kind.OURS, 5, lake=True))
-    run(Plan(seed, SECONDS, faults, nodes=5, lake=True, encrypted=is_encrypted(seed)), tmp_path)
+    encrypted = is_encrypted(seed)
+    faults = tuple(possible(Kind.OURS, 5, lake=True, encrypted=encrypted))
+    run(Plan(seed, SECONDS, faults, nodes=5, lake=True, encrypted=encrypted), tmp_path)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800 + 3 * SECONDS)
+def test_no_promise_is_broken_by_power_losses_among_other_faults_at_once(tmp_path: Path) -> None:
+    seed = int(os.environ.get("LAKESTREAM_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    encrypted, seconds = is_encrypted(seed), min(SECONDS / 4, POWERED_SECONDS)
+    faults = tuple(possible(Kind.OURS, 5, lake=True, power=True, encrypted=encrypted))
+    plan = Plan(seed, seconds, faults, nodes=5, lake=True, together=4, encrypted=encrypted, power=True, iceberg=True)
+    run(plan, tmp_path)

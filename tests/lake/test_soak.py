@@ -41,22 +41,31 @@ OPERATIONS = 400
 class Compactor:
     """The compactor's job as a process, which is killed together with its JVM."""
 
-    def __init__(self, lake: Path) -> None:
-        self._lake = lake
+    def __init__(self, lake: Path, *options: str) -> None:
+        self._lake, self._options = lake, options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self._lake.with_name("compactor.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(job()), "--lake", str(self._lake), "--interval", "0.3"],
+                [sys.executable, str(job()), "--lake", str(self._lake), "--interval", "0.3", *self._options],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    def kill_jvm(self) -> None:
+        """Kill the JVM alone; the program ends by itself, or goes on and fails."""
+        assert self._process is not None
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            if "java" in child.name():
+                child.kill()
+
     def kill(self) -> None:
         assert self._process is not None
-        children = psutil.Process(self._process.pid).children(recursive=True)
+        children = list[psutil.Process]()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            children = psutil.Process(self._process.pid).children(recursive=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for child in children:

@@ -1,7 +1,8 @@
 """Faults from a script instead of at random: the schedule of a campaign on a real cluster (tests/histories).
 
-Belongs here: the counterpart of each of its faults on simulated machines. Faults of clocks, slow links and the lake
-have none: the simulator's groups have neither wall clocks nor a lake, and the speed of its network belongs to the seed.
+Belongs here: the counterpart of each of its faults on simulated machines. Faults of clocks, keys, slow links and the
+lake have none: the simulator's groups have no wall clocks, keys and lake, and the speed of its network belongs to the
+seed. Disks that are rolled back are faults of its own schedules.
 The seed still decides everything else, so one script is worth many seeds.
 """
 
@@ -56,6 +57,8 @@ class Script(Nemesis):
         self._ways: dict[str, Callable[[str, int], None]] = {
             "kill": self._kill,
             "restart": self._kill,
+            "power": lambda name, ns: self._kill(name, ns, power=True),
+            "power-all": lambda name, ns: self._kill_some(self.world.names, 300 * MS, power=True),
             "kill-minority": lambda name, ns: self._kill_some(self._minority(name), ns),
             "kill-all": lambda name, ns: self._kill_some(self.world.names, 300 * MS),
             "roll": self._roll,
@@ -100,15 +103,15 @@ class Script(Nemesis):
     def _minority(self, name: str) -> list[str]:
         return [name, *self._others([name])[: (len(self.world.names) - 1) // 2 - 1]]
 
-    def _kill(self, name: str, ns: int) -> None:
+    def _kill(self, name: str, ns: int, power: bool = False) -> None:
         machine = self.world.machines[name]
         if machine.up:
-            machine.end(power=False)
+            machine.end(power=power)
             self._later_do(ns, lambda: self._start(name))
 
-    def _kill_some(self, names: Sequence[str], ns: int) -> None:
+    def _kill_some(self, names: Sequence[str], ns: int, power: bool = False) -> None:
         for name in names:
-            self._kill(name, ns)
+            self._kill(name, ns, power)
 
     def _roll(self, name: str, ns: int) -> None:
         for number, each in enumerate(self.world.names):
