@@ -11,15 +11,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
 from operator import add, attrgetter
-from typing import cast
+from typing import TypeVar, cast
 
 from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, FileNotReadable
-from lakestream.log.format.outline import Outline, OutlineFile, read_outline
+from lakestream.log.format.outline import Outline, OutlineFile, OutlineRow, read_outline, read_rows
 from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, subjects_at
 from lakestream.log.format.records import Records
 from lakestream.log.format.segment import Segment, SegmentPlaces, read_footer
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
+
+T = TypeVar("T")
 
 SPAN = 1 << 20
 """Maximum bytes of one read (1 MiB), unless a single record is longer."""
@@ -28,6 +30,10 @@ LONG = 8192
 """Mean size of records (8 KiB) from which the subject of each is read by itself, without the payloads."""
 MAX_HOLE = 8192
 """Removed bytes up to this number (8 KiB) are read along rather than skipped with another read."""
+ALONE = 1024
+"""Rows of an outline that are loaded in about the time in which one is read alone."""
+RECENT = 256
+"""Maximum number of rows of outlines that are kept from one question about a message to the next."""
 
 _first_seq = attrgetter("first_seq")
 _last_seq = attrgetter("info.last_seq")
@@ -44,6 +50,7 @@ class SegmentRows:
         self.local_floor = self._first_local()
         self.on_corrupt: Callable[[CorruptLog], None] = lambda error: None
         """Called with damage that a read meets, before the read raises it."""
+        self._recent: dict[int, OutlineRow] = {}
 
     def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
         """Place messages, except in a sealed segment that recovery replays: it has their places already."""
@@ -126,6 +133,9 @@ class SegmentRows:
         local = bisect_left(seqs, self.local_floor)
         names: list[bytes] = []
         for file, part in self._by_outline(seqs[:local]):
+            if (few := self._few(file, part)) is not None:
+                names += [row.subject for row in few]
+                continue
             outline = self._outline(file)
             rows = _rows(outline, part)
             if 0 in _cells(outline.sizes, rows):
@@ -144,8 +154,7 @@ class SegmentRows:
 
     def subject(self, seq: int) -> bytes:
         if seq < self.local_floor:
-            outline = self._outline_of(seq)
-            return outline.names[outline.ids[_row(outline, seq)]]
+            return self._outlined(seq).subject
         segment = self._segment(seq)
         tables = self._tables(segment)
         row = tables.row(seq)
@@ -169,8 +178,7 @@ class SegmentRows:
 
     def size(self, seq: int) -> int:
         if seq < self.local_floor:
-            outline = self._outline_of(seq)
-            return outline.sizes[_row(outline, seq)]
+            return self._outlined(seq).size
         tables = self._tables(self._segment(seq))
         return tables.lengths[tables.row(seq)]
 
@@ -183,6 +191,9 @@ class SegmentRows:
     def _sizes(self, seqs: Sequence[int]) -> Iterator[Iterable[int]]:
         local = bisect_left(seqs, self.local_floor)
         for file, part in self._by_outline(seqs[:local]):
+            if (few := self._few(file, part)) is not None:
+                yield [row.size for row in few]
+                continue
             outline = self._outline(file)
             yield _cells(outline.sizes, _rows(outline, part))
         for segment, part in self._by_segment(seqs[local:]):
@@ -195,8 +206,7 @@ class SegmentRows:
 
     def time(self, seq: int) -> int:
         if seq < self.local_floor:
-            outline = self._outline_of(seq)
-            return outline.times[_row(outline, seq)]
+            return self._outlined(seq).time_ns
         return self.read(seq).time_ns  # checked with its CRC: messages expire by it
 
     def first_at(self, time_ns: int) -> int:
@@ -289,18 +299,45 @@ class SegmentRows:
         file.used = True
         outline = file.outline
         if outline is None:
-            try:
-                outline = file.outline = read_outline(self.cache.files, file.path)
-            except CorruptLog as error:
-                self.on_corrupt(error)
-                raise
-            except OSError as error:
-                raise FileNotReadable(file.path, error) from error
+            outline = file.outline = self._read_outline(file, read_outline)
             self.cache.keep(file, outline.memory())
         return outline
 
-    def _outline_of(self, seq: int) -> Outline:
-        return self._outline(self._outlining(seq))
+    def _read_outline(self, file: OutlineFile, read: Callable[..., T], *arguments: Sequence[int]) -> T:
+        try:
+            return read(self.cache.files, file.path, *arguments)
+        except CorruptLog as error:
+            self.on_corrupt(error)
+            raise
+        except OSError as error:
+            raise FileNotReadable(file.path, error) from error
+
+    def _outlined(self, seq: int) -> OutlineRow:
+        file = self._outlining(seq)
+        if (few := self._few(file, (seq,))) is not None:
+            return few[0]
+        outline = self._outline(file)
+        row = _row(outline, seq)
+        return OutlineRow(outline.names[outline.ids[row]], outline.sizes[row], outline.times[row])
+
+    def _few(self, file: OutlineFile, seqs: Sequence[int]) -> list[OutlineRow] | None:
+        """Return the rows of messages; None if the outline is in memory, or worth loading for them. Raise Compacted."""
+        if file.outline is not None or not file.info.index_size or len(seqs) > (most := file.info.rows // ALONE):
+            return None
+        recent = self._recent
+        lacking = [seq for seq in seqs if seq not in recent]
+        file.alone += len(lacking)
+        if file.alone > most:
+            file.alone = 0
+            return None
+        if lacking:
+            if len(recent) > RECENT:
+                recent = self._recent = {seq: recent[seq] for seq in seqs if seq in recent}
+            for seq, row in zip(lacking, self._read_outline(file, read_rows, lacking), strict=True):
+                if row is None:
+                    raise _unknown(seq)
+                recent[seq] = row
+        return [recent[seq] for seq in seqs]
 
     def _outlining(self, seq: int) -> OutlineFile:
         at = bisect_left(self.outlines, seq, key=_last_seq)

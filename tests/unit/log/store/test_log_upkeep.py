@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from pathlib import Path
 from zlib import crc32
 
@@ -11,9 +12,10 @@ import msgspec
 import pytest
 
 from lakestream.log.format import outline as outline_module
-from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionError
+from lakestream.log.format.errors import Compacted, CorruptLog, LogClosed, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import record_length
+from lakestream.log.store import segment_rows as rows_module
 from lakestream.log.store import segment_store as upkeep_module
 from lakestream.log.store.checkpoint import HEAD_SIZE, PLAIN_VERSION, VERSION
 from lakestream.log.store.root import GONE
@@ -21,6 +23,7 @@ from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.raft.group.group import Proposal
 from tests.faults.files import FaultyFiles
+from tests.unit.log.format.test_log_outline import write_old
 from tests.unit.logkit import T0, HeldIo, MiniStream, Model, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -98,6 +101,55 @@ def test_what_has_left_is_still_known_exactly(tmp_path: Path) -> None:
     assert gone == [(seq, model.live[seq].subject) for seq in sorted(model.live) if seq <= 50]
     model.operate("remove_through", 50)
     model.check(stream.store, local=False)
+
+
+def test_rows_are_read_without_loading_outlines_for_a_few_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A get of any of 50 million messages loaded one of 381 outlines, for ten milliseconds in the event loop."""
+    monkeypatch.setattr(rows_module, "ALONE", 4)
+    stream, model = filled(str(tmp_path), count=400)
+    stream.store.checkpoint(b"")
+    stream.store.drop_through(1 << 60)
+    store = MiniStream(str(tmp_path), SMALL).store
+    (file,) = store._rows.outlines  # type: ignore[attr-defined]
+    most = file.info.rows // 4
+    seqs = random.Random(3).sample(store.live.members(1, 1000, store.local_floor - 1), most + 2)
+    sizes = {seq: record_length(each.subject, each.header, each.data) for seq, each in model.live.items()}
+    for seq in seqs[:most]:
+        assert store.subject_of(seq) == model.live[seq].subject
+        assert (store.size_of(seq), store.time_of(seq)) == (sizes[seq], model.live[seq].time_ns)
+    some = sorted(seqs[most - 5 : most])
+    assert store.subjects_of(some) == [model.live[seq].subject for seq in some]
+    assert store.sizes_of(some) == [sizes[seq] for seq in some]
+    assert file.outline is None
+    assert store.subject_of(seqs[-2]) == model.live[seqs[-2]].subject
+    assert file.outline is not None, "many are read at once"
+    with pytest.raises(Compacted):
+        store._rows.subjects([0])  # type: ignore[attr-defined]
+
+
+def test_outlines_of_earlier_releases_get_an_index_by_and_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 8)
+    monkeypatch.setattr(outline_module, "PRUNED_AT_ONCE", 2)
+    stream, model = filled(str(tmp_path))
+    stream.store.checkpoint(b"")
+    stream.store.drop_through(stream.store.sealed()[-4].last_index)
+    for path in [str(tmp_path / "log" / name) for name in outlines(tmp_path)]:
+        info = outline_module.read_outline_info(Files(), path)
+        write_old(Path(path), outline_module.read_outline(Files(), path), info)
+    stream = MiniStream(str(tmp_path), SMALL)
+
+    def lacking() -> int:
+        return sum(not each.info.index_size for each in stream.store._rows.outlines)  # type: ignore[attr-defined]
+
+    before = lacking()
+    assert before > 3
+    stream.store.checkpoint(b"")
+    assert stream.store.drop_through(1 << 60)
+    assert 0 < lacking() <= before - 2
+    model.check(stream.store, local=False)
+    model.check(MiniStream(str(tmp_path), SMALL).store, local=False)
 
 
 def test_small_outlines_are_merged(tmp_path: Path) -> None:
