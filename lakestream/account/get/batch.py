@@ -212,14 +212,13 @@ class GetRun:
         self._seqs = chain(seqs, self._seqs)
 
     def _fitting(self, seqs: list[int]) -> list[int]:
-        """Return the first sequences that fit into one piece, at least one; put the others back."""
-        size, size_of = 0, self._stream.store.size_of
-        for at, seq in enumerate(seqs, 1):
-            size += size_of(seq)
-            if size >= PIECE_BYTES:
-                self._put_back(seqs[at:])
-                return seqs[:at]
-        return seqs
+        """Return the first of these messages that exist and fit into one piece, at least one; put the others back."""
+        store = self._stream.store
+        there = [seq for seq in seqs if seq in store.live]
+        fitting = bisect_left(list(accumulate(store.sizes_of(there))), PIECE_BYTES) + 1
+        if fitting < len(there):
+            self._put_back(there[fitting:])
+        return there[:fitting]
 
     async def _send_from_lake(self, seqs: list[int], more: bool) -> None:
         """Send a piece with messages that only the lake has."""

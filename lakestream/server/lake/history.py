@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from lakestream import extras
@@ -95,11 +96,15 @@ class SharedCache:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakestream-history")
         loop = asyncio.get_running_loop()
-        self._used = loop.time()
+        self.note_use()
         if not self._looking:
             self._looking = True
             loop.call_later(CACHE_IDLE_S, self._look, loop)
         return loop.run_in_executor(self._threads, work)
+
+    def note_use(self) -> None:
+        """Note that what was read is in use."""
+        self._used = asyncio.get_running_loop().time()
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Drop what was read if nobody has read for a while."""
@@ -218,7 +223,33 @@ class ThreadHistory:
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> Sequence[Record]:
-        return self._trusted(await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes)))
+        found = self._at_once(first, last, limit, max_bytes) if subjects is None else None
+        if found is None:
+            found = await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes))
+        return self._trusted(found)
+
+    def _at_once(self, first: int, last: int, limit: int, max_bytes: int) -> Sequence[Record] | None:
+        """Return what is in memory, and have a thread load what is read next; None if the table is to be asked."""
+        table = self._table
+        if table is None or self._damaged or self._refusal:
+            return None
+        began = time.perf_counter()
+        found, ahead = table.at_once(first, last, limit, max_bytes)
+        if found is not None:
+            self._shared.note_use()
+            self._shared.answered(began, False)
+        if ahead:
+
+            def load() -> None:
+                with suppress(HistoryUnavailable):  # the read that needs it raises that again
+                    table.load(ahead)
+
+            def loaded(_: asyncio.Future[None]) -> None:
+                if self._closed or table is not self._table:
+                    self._shared.close(table)
+
+            self._shared.submit(load).add_done_callback(loaded)
+        return found
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Sequence[Record]:
         return self._trusted(await self._ask(lambda table: table.read_many(seqs, subjects)))

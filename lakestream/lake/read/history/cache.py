@@ -113,7 +113,12 @@ class BlockCache:
             self._readers[owner, following] = now
             while len(self._readers) > READERS or next(iter(self._readers.values())) < now - READER_SECONDS:
                 self._readers.popitem(last=False)
-            return self.max_bytes * 3 // 4 // len(self._readers)
+            return self.share
+
+    @property
+    def share(self) -> int:
+        """Return the bytes of the cache that each reader in sequence may use."""
+        return self.max_bytes * 3 // 4 // max(len(self._readers), 1)
 
     def expects(self, owner: int, seq: int) -> bool:
         """Return True if a reader in sequence has come to `seq`."""

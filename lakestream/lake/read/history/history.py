@@ -45,6 +45,8 @@ LOOK_ROWS = 4_096
 LOOK_MOST = 1 << 24
 ATTEMPTS = 3
 """Maximum number of snapshots tried for a read."""
+AHEAD_ROWS = 65_536
+"""Rows that a reader in sequence needs at least of each step after its first: half a run of the compactor's."""
 SMALLEST_STEP = 1024 * 1024
 """Decoded bytes of a step at least, however many readers share the cache (1 MiB)."""
 
@@ -80,6 +82,7 @@ class TableHistory:
         self._index = TableIndex(follower or TableFollower(table, storage=self._storage), self._storage)
         self._scan = TableScan(table, self._storage, self._cache.footers)
         self._after = -1  # the sequence behind the last one that was read alone
+        self._reached = self._ahead = -1  # the sequences behind the last run from memory, and that was loaded ahead
         self._narrows: dict[frozenset[bytes], _Narrow] = {}
         self._lock = threading.Lock()
         self._loading: dict[tuple[int, int], threading.Event] = {}
@@ -116,6 +119,37 @@ class TableHistory:
         if choice.is_narrow:
             return self._read_narrow(first, last, limit, max_bytes, choice)
         return self._read_blocks(first, last, limit, max_bytes, choice)
+
+    def at_once(self, first: int, last: int, limit: int, max_bytes: int = 0) -> tuple[Records | None, int]:
+        """Return (what `read` returns without `subjects`, None unless all of it is in memory; the sequence from which
+        to `load` meanwhile, since a reader in sequence will soon come there, or 0). Does not block."""
+        found, at, ahead = _Found(limit, max_bytes), first, 0
+        while at <= last:
+            block = self._cache.find(self._blocks, at)
+            if block is None:
+                return None, 0
+            following = block.last + 1
+            if first == self._reached and at - block.first > block.last - at and self._cache.share >= 2 * STEP_BYTES:
+                ahead = following
+            if found.add(_within(block, at, last, limit)):
+                break
+            at = following
+        whole = found.whole()
+        if whole:
+            self._reached = whole.seqs[-1] + 1
+        if ahead == self._ahead:
+            return whole, 0
+        self._ahead = ahead or self._ahead
+        return whole, ahead
+
+    def load(self, first: int) -> None:
+        """Load messages from `first` on into memory, unless they are there.
+
+        Raises:
+            HistoryUnavailable: the table could not be read.
+        """
+        if self._cache.find(self._blocks, first) is None:
+            self._load(first, 1)
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Records:
         """Return the existing messages with exactly these sequences, ascending.
@@ -192,7 +226,7 @@ class TableHistory:
             block = self._cache.find(self._blocks, first) or self._load(first, limit)
             if block is None:
                 break
-            taken = _within(block, first, last)
+            taken = _within(block, first, last, limit if choice is None else END)
             if found.add(taken if choice is None else _chosen(taken, choice.has)):
                 break
             first = block.last + 1
@@ -205,7 +239,8 @@ class TableHistory:
             if block is not None:
                 return block
             last = self._room(self._blocks, first)
-            extent = self._extent(self._blocks, first, limit)
+            rows = max(limit, AHEAD_ROWS) if self._cache.expects(self._blocks, first) else limit
+            extent = self._extent(self._blocks, first, rows)
             # Several steps at once would take several times their memory; those of a slow store wait for it, not for
             # each other.
             with self._cache.heavy if self._storage.local else nullcontext():
@@ -355,11 +390,11 @@ class _Found:
         return joined(self._pieces)
 
 
-def _within(block: Block, first: int, last: int) -> Records:
-    """Return the messages of a block with first ≤ seq ≤ last."""
+def _within(block: Block, first: int, last: int, limit: int = END) -> Records:
+    """Return the messages of a block with first ≤ seq ≤ last, at most `limit`."""
     seqs = block.records.seqs
     start = bisect_left(seqs, first) if first > block.first else 0
-    end = bisect_right(seqs, last) if last < block.last else len(seqs)
+    end = min(bisect_right(seqs, last) if last < block.last else len(seqs), start + limit)
     return block.records if end - start == len(seqs) else block.records[start:end]
 
 

@@ -381,6 +381,10 @@ def test_blocks_of_any_order_of_reads_fit_together(
     for first, width, limit, chosen in reads:
         within = [row for row in stored if first <= row.seq <= first + width]
         expected = [row for row in within if not chosen or any(matches(one, row.subject) for one in chosen)][:limit]
+        at_once, ahead = history.at_once(first, first + width, limit)
+        assert at_once is None or at_once == within[:limit]
+        if ahead:
+            history.load(ahead)
         assert history.read(first, first + width, limit, chosen or None) == expected
 
 
@@ -493,6 +497,41 @@ async def test_what_was_read_is_dropped_once_nobody_reads(tmp_path: Path, monkey
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         assert cache.find(history._table._blocks, 1) is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [0, 3000])
+async def test_a_reader_in_sequence_finds_what_follows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Each step of a replay was read when the one before was used up, and each part of it came through a thread."""
+    monkeypatch.setattr(history_scan, "STEP_ROWS", 300)
+    stored = [record(seq) for seq in range(1, 1201) if seq % 5]
+    for start in range(0, len(stored), 240):
+        write(tmp_path / "t", stored[start : start + 240], "bucket")
+    io = ThreadIo(asyncio.get_running_loop())
+    history = _history(tmp_path, io)
+    submit, under_way = history._shared.submit, list[asyncio.Future[Any]]()
+
+    def noted(work: Callable[[], Any]) -> asyncio.Future[Any]:
+        under_way.append(submit(work))
+        return under_way[-1]
+
+    history._shared.submit = noted  # type: ignore[method-assign, assignment]
+    first, found, waited = 1, list[Record](), 0
+    while first < 1200:
+        before = len(under_way)
+        read = asyncio.ensure_future(history.read(first, 1200, 20, None, size))
+        await asyncio.sleep(0)
+        waited += not read.done()
+        some = await read
+        found += some
+        first = some[-1].seq + 1
+        await asyncio.gather(*under_way[before:])
+    assert found == stored
+    assert waited <= 3, "for the first messages, and to open the table"
+    assert 5 < len(under_way) < 20, "each block was loaded once"
+    history.close()
+    io.close()
 
 
 async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
