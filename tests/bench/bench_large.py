@@ -5,9 +5,10 @@
 Starts `lakestream up` with its defaults on a store in DIRECTORY, publishes JSON of about 95 bytes to 100,000 subjects
 in turn, and waits until the table has every message. Then: the memory of the server, and the most that it had; bytes of
 log and lake; the time of a clean stop, and of a start until clients can connect; direct gets of sequences at random,
-and of the last messages of subjects at random; a replay of a million messages from the beginning; `count(*)`, and one
-subject, in SQL. Sequences and counts are compared with what was published. Prints a line for each figure. Needs Java 17
-or newer, and about 120 bytes of disk for each message, 200 at times.
+the first ones and later ones, and of the last messages of subjects at random; a replay of a million messages from the
+beginning, by a consumer and by batches of direct gets; `count(*)`, and one subject, in SQL. Sequences and counts are
+compared with what was published. Prints a line for each figure. Needs Java 17 or newer, and about 120 bytes of disk for
+each message, 200 at times.
 
 Figures: docs/campaigns.md#a-large-stream
 """
@@ -40,8 +41,9 @@ READY = b"Listening for client connections on "
 MIB = 1 << 20
 SUBJECTS = 100_000
 STEP = 10 * SUBJECTS
-GETS = 1_000
+GETS = {"first": 200, "next": 1_000}
 REPLAYED = 1_000_000
+BATCH = 10_000
 SAMPLE_S = 0.5
 LOOK_S = 0.2
 
@@ -144,21 +146,29 @@ def fill(address: tuple[str, int], table: Path, messages: int) -> None:
         )
 
 
-def read(address: tuple[str, int], store: Path, messages: int) -> None:
+def read(process: psutil.Popen, address: tuple[str, int], store: Path, messages: int) -> None:
     """Read in every way, and compare."""
     chance = random.Random(1)
+
+    def spent() -> float:
+        return float(sum(process.cpu_times()[:2]))
+
     with Connection(address) as client:
         assert client.api("STREAM.INFO.LARGE")["state"]["messages"] == messages
         took = list[float]()
-        for _ in range(GETS):
-            seq = chance.randint(1, messages)
-            began = time.perf_counter()
-            client.send(publish(b"$JS.API.DIRECT.GET.LARGE", client.inbox + b".g", b'{"seq":%d}' % seq))
-            client.count(b"Nats-Sequence: %d\r\n" % seq, 1)
-            took.append(time.perf_counter() - began)
-        show("direct gets by sequence, p50, p99", _times(took))
+        for name, count in GETS.items():
+            took.clear()
+            before = spent()
+            for _ in range(count):
+                seq = chance.randint(1, messages)
+                began = time.perf_counter()
+                client.send(publish(b"$JS.API.DIRECT.GET.LARGE", client.inbox + b".g", b'{"seq":%d}' % seq))
+                client.count(b"Nats-Sequence: %d\r\n" % seq, 1)
+                took.append(time.perf_counter() - began)
+            used = f"{(spent() - before) / count * 1e3:.2f} ms of processor time"
+            show(f"direct gets by sequence, the {name} {count:,}", f"{_times(took)}, {used}")
         took.clear()
-        for _ in range(GETS):
+        for _ in range(GETS["next"]):
             number = chance.randrange(SUBJECTS)
             last = messages - (messages - 1 - number) % SUBJECTS
             began = time.perf_counter()
@@ -166,8 +176,17 @@ def read(address: tuple[str, int], store: Path, messages: int) -> None:
             client.count(b"Nats-Sequence: %d\r\n" % last, 1)
             took.append(time.perf_counter() - began)
         show("direct gets of the last of a subject, p50, p99", _times(took))
+        before = spent()
         seconds = client.read("LARGE", b"MSG large.", REPLAYED)
-        show("replay from the beginning", f"{REPLAYED / seconds:,.0f}/s")
+        used = f"{REPLAYED / (spent() - before):,.0f} per second of processor time"
+        show("replay from the beginning", f"{REPLAYED / seconds:,.0f}/s, {used}")
+        before, began = spent(), time.perf_counter()
+        for seq in range(REPLAYED + 1, 2 * REPLAYED, BATCH):
+            asked = b'{"seq":%d,"batch":%d}' % (seq, BATCH)
+            client.send(publish(b"$JS.API.DIRECT.GET.LARGE", client.inbox + b".b", asked))
+            client.count(b"EOB", 1)
+        used = f"{REPLAYED / (spent() - before):,.0f} per second of processor time"
+        show("the next as batches of direct gets", f"{REPLAYED / (time.perf_counter() - began):,.0f}/s, {used}")
     with Session(store / "lake", server=FlushServer()) as session:
         for query, answer in (
             ("SELECT count(*) FROM LARGE", messages),
@@ -210,7 +229,7 @@ def main() -> None:
             show("start until it listens", f"{took:.2f} s")
             peak = Peak(process.pid)
             peak.start()
-            read(address, store, messages)
+            read(process, address, store, messages)
             peak.end()
             show("server's memory after reads, the most", f"{peak.now() / MIB:,.0f} MiB, {peak.most / MIB:,.0f} MiB")
 
