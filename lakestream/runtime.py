@@ -65,6 +65,7 @@ class Phases:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self._loop, self._log = loop, log
+        self._reading: list[Callable[[], None]] = []
         self._closing: list[Callable[[], None]] = []
         self._delivering: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
@@ -77,6 +78,11 @@ class Phases:
         self.last: Callable[..., object] = self._end
         """The newest callback: called here, for the result of a thread, or by a timer of the clock. Work of the event
         loop outside of any function, such as freeing that result, is mostly its doing."""
+
+    def call_first(self, callback: Callable[[], None]) -> None:
+        """Call after the reads of this turn, before batches are closed."""
+        self._reading.append(callback)
+        self._ask()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn; of the next one, if this one ends already."""
@@ -122,6 +128,9 @@ class Phases:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
+        if self._reading:  # what they ask for is done in this turn
+            reading, self._reading = self._reading, []
+            self._call(reading)
         self._asked, self._ending = False, True
         closing, self._closing = self._closing, []
         self._put_out()

@@ -31,7 +31,7 @@ from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import PermissionViolation
 from lakestream.net.client_outbox import ClientOutbox
 from lakestream.net.hub import Hub, MessageTracing
-from lakestream.net.inbox import COMMANDS, Inbox
+from lakestream.net.inbox import COMMANDS, Gathering, Inbox
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
@@ -82,6 +82,7 @@ class ConnectionOwner(Protocol):
     log: Logger
     unsent: Unsent
     incomplete: Incomplete
+    gathering: Gathering
 
     def authenticator_for(self, kind: str) -> Authenticator:
         """Return the check of credentials of clients of this kind."""
@@ -164,6 +165,7 @@ class Connection(ClientOutbox, Arrival):
         self._protocol = 0
         self._first_pong = True
         self._connected = False  # a CONNECT was accepted
+        self._joins = False  # `publish` only routes
         self._inbox = Inbox(self._parser, self.hub.turn)
         self._pings_out = 0
         self._subscribed = 0
@@ -270,9 +272,34 @@ class Connection(ClientOutbox, Arrival):
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
-        self._inbox.feed(self, data)
+        if self._upgrade is None:
+            self.owner.gathering.read(self, data)
+        else:  # its transport handles frames behind these bytes
+            self.feed(data)
 
     # ------------------------------------------------------------------ input
+    @property
+    def joins(self) -> Hub | None:
+        plain = self._joins and self.guard is None and not self.close_reason
+        return self.hub if plain and self._inbox.is_free else None
+
+    def feed(self, read: bytes | Single) -> None:
+        if self.close_reason:
+            return
+        try:
+            if type(read) is Single:
+                self._inbox.publish(self, read)
+            else:
+                self._inbox.feed(self, read)
+        except Exception as error:  # the reads of other clients follow
+            self.owner.log.exception(f"{self.label} - reading failed", error)
+            self.cut("Internal Error", "")
+
+    def published(self, size: int) -> None:
+        self.hub.turn.entered(self)
+        self.in_msgs += 1
+        self.in_bytes += size
+
     def begin_reading(self) -> None:
         self._reading = True
 
@@ -296,6 +323,7 @@ class Connection(ClientOutbox, Arrival):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self.owner.gathering.settle()
         if not self.close_reason:
             self.close_reason = "Client Closed" if exc is None else "Read Error"
         self.owner.log.debug(f"{self.label} - Client connection closed: {self.close_reason}")
@@ -339,7 +367,7 @@ class Connection(ClientOutbox, Arrival):
         that was not published, else their number."""
         if not self.ready or self._verbose or self._pedantic or (run.heads and not self.headers):
             return self._publish_each(run, 0, len(run))
-        if run.heads and self.hub.tracing is not None and self.hub.tracing.follows(run.buf):
+        if self.hub.may_trace(run):
             return self._publish_each(run, 0, len(run))
         if self.guard is None:
             return self._route_run(run, 0, len(run))
@@ -597,6 +625,7 @@ class Connection(ClientOutbox, Arrival):
             roles=login.roles,
         )
         self.ready = True
+        self._joins = self.headers and self.echo and not (self._verbose or self._pedantic or self.tracer)
         self.owner.joined(self)
         self._ok()
 

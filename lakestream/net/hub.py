@@ -205,7 +205,7 @@ class Hub:
         while first < end:
             match, stop = self._part(run, first, end)
             if match.apart and stop < end:
-                first = self._share(client, run, first, end)
+                first = self.share(run, first, end, lambda at: client)
                 if sliced and first < end and self.turn.is_over():
                     self.stopped = first
                     return
@@ -249,9 +249,13 @@ class Hub:
                     return same, at
         return same, end
 
-    def _share(self, client: ClientInfo, run: Publishes, begin: int, end: int) -> int:
+    def share(self, run: Publishes, begin: int, end: int, sender: Callable[[int], ClientInfo]) -> int:
         """Hand messages of a run to those that take theirs apart, to each all of them together. Return the first
-        message that has other receivers, or that is left for the next call."""
+        message that has other receivers, or that is left for the next call.
+
+        Args:
+            sender: returns the client that sent a message.
+        """
         match, subjects = self.interest_graph.match, run.subjects
         of_subject: dict[bytes, list[int]] = {}
         of_taker: dict[Callable[..., int], tuple[Subscription, list[int]]] = {}  # it may have several subscriptions
@@ -266,10 +270,12 @@ class Hub:
                 positions = of_subject[subjects[at]] = of_taker.setdefault(sub.apart, (sub, []))[1]
             positions.append(at)
         for sub, positions in of_taker.values():
-            first, stop, part = begin, end, run
+            first, number, part = begin, len(positions), run
             if len(of_taker) > 1:
-                first, stop, part = 0, len(positions), run.chosen(positions)
-            hand(sub, part, first, stop, client)
+                first, part = 0, run.chosen(positions)
+            at = 0
+            while at < number:  # one that looks at a message by itself is told who sent it
+                at = sub.sink.take(sub, part, first + at, first + number, sender(positions[at])) - first
         return end
 
     @staticmethod
@@ -323,6 +329,10 @@ class Hub:
         if tracing is None or not header:
             return None
         return tracing if TRACED in header or tracing.follows(header) else None
+
+    def may_trace(self, run: Publishes) -> bool:
+        """Return True if some messages of a client's run may be traced."""
+        return bool(run.heads) and self.tracing is not None and self.tracing.follows(run.buf)
 
     # ------------------------------------------------------------------ from other nodes
     def arrived(

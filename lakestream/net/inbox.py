@@ -1,8 +1,8 @@
 """The input of a client connection.
 
 Belongs here: commands in the order in which they came: parsed, handled while the turn of the event loop has time for
-them, and kept while it has not or while a decision about the client is awaited. The effect of a command is
-connection.py's.
+them, and kept while it has not or while a decision about the client is awaited; and one publish from each of many
+clients, which are handled together. The effect of a command is connection.py's.
 """
 
 from __future__ import annotations
@@ -10,19 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from lakestream.native import parse_run
 from lakestream.net.incomplete import COUNTED_BYTES
 from lakestream.net.interest.subscription import Congested
 from lakestream.net.tracer import Tracer
 from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo
 from lakestream.protocol.commands import Command, Single
 from lakestream.protocol.parser import Parser
-from lakestream.protocol.publishes import Publishes, single
+from lakestream.protocol.publishes import WIDTH, Apart, Publishes, single
 
 SMALL_READ_BYTES = 1024
 """Reads up to this size (1 KiB) never wait for another turn: they are not those of a flood."""
 
 COMMANDS = 4
 """Commands that are handled between two looks at the time; a run of publishes is one."""
+
+FEW = 3
+"""Fewer reads than this are handled one by one, which costs less."""
+
+TRIES = 4
+"""Runs of one turn: a read with something else ends one. Those behind the last are handled one by one, so that none is
+parsed again and again."""
+
+VERBS = (b"PUB ", b"HPUB ")
+"""Beginnings of reads that may be a publish."""
 
 
 class InputReader(Protocol):
@@ -86,6 +98,19 @@ class Inbox:
     def waits(self) -> bool:
         """Return True while commands wait: the client is not to be read."""
         return self._held is not None or self._late is not None or self._partly
+
+    @property
+    def is_free(self) -> bool:
+        """Return True if nothing of an earlier read is left, and any small publish is within the client's limits."""
+        parser = self._parser
+        limit = min(parser.max_payload, parser.max_control_line) if parser.headers else 0
+        waiting = self._unread or self._begun or self._partly or parser.held
+        return self._late is self._held is None and not waiting and limit >= SMALL_READ_BYTES
+
+    def publish(self, reader: InputReader, message: Single) -> None:
+        """Handle a publish that was parsed with those of others, where this `is_free`."""
+        self._turn.entered(reader)
+        self._handle(reader, (message,), message.content_bytes)
 
     def feed(self, reader: InputReader, data: bytes) -> None:
         """Handle the commands that these bytes complete, or keep the bytes."""
@@ -221,3 +246,90 @@ class Inbox:
             else:
                 self._take(reader, self._unread.pop(0))
         reader.resume()
+
+
+class SharingHub(Protocol):
+    """The hub of an account."""
+
+    def share(self, run: Publishes, begin: int, end: int, sender: Callable[[int], ClientInfo]) -> int:
+        """Hand messages to the streams that are their only receivers; return the first one that has others."""
+
+    def may_trace(self, run: Publishes) -> bool:
+        """Return True if some of the messages may be traced."""
+
+
+class GatheredReader(Protocol):
+    """A client connection."""
+
+    client: ClientInfo
+
+    @property
+    def joins(self) -> SharingHub | None:
+        """Return the hub that may take its next publish with those of others; None: it is handled by itself."""
+
+    def feed(self, read: bytes | Single) -> None:
+        """Handle a read, or the publish that it is, by itself."""
+
+    def published(self, size: int) -> None:
+        """Count a message that was handed to a stream."""
+
+
+class Gathering:
+    """Reads that wait for the end of the turn's reads.
+
+    Args:
+        apart: which publishes are handled one by one.
+        call_first: calls back after the reads of a turn; None: nothing is gathered.
+    """
+
+    def __init__(self, apart: Apart, call_first: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self._apart, self._first = apart, call_first
+        self._reads: list[tuple[GatheredReader, bytes]] = []
+
+    def read(self, reader: GatheredReader, data: bytes) -> None:
+        """Handle a read, at once or with others."""
+        if self._first is not None and len(data) <= SMALL_READ_BYTES and data.startswith(VERBS):
+            if not self._reads:
+                self._first(self.settle)
+            self._reads.append((reader, data))
+        else:
+            if self._reads:
+                self.settle()
+            reader.feed(data)
+
+    def settle(self) -> None:
+        """Handle what is gathered."""
+        reads, self._reads = self._reads, []
+        begin, count, tries = 0, len(reads), TRIES
+        while begin < count:
+            end, hub = begin + 1, reads[begin][0].joins if tries and begin + FEW <= count else None
+            while hub is not None and end < count and reads[end][0].joins is hub:
+                end += 1
+            if hub is not None and end >= begin + FEW:
+                tries -= 1
+                begin += self._publish(hub, reads[begin:end])
+            if begin < end:
+                reader, data = reads[begin]
+                reader.feed(data)
+                begin += 1
+
+    def _publish(self, hub: SharingHub, reads: Sequence[tuple[GatheredReader, bytes]]) -> int:
+        """Handle the first reads, as far as each is one publish; return their number."""
+        buf = b"".join([data for _, data in reads])
+        found = parse_run(buf, 0, SMALL_READ_BYTES, SMALL_READ_BYTES, True, *self._apart)
+        if found is None or hub.may_trace(run := Publishes(buf, *found[1:])):
+            return 0
+        at = count = end = 0
+        for (_, data), payload, size in zip(reads, run.places[2::WIDTH], run.places[3::WIDTH], strict=False):
+            end += len(data)
+            if payload + size + 2 != end:
+                break
+            count += 1
+        while at < count:
+            stop = hub.share(run, at, count, lambda at: reads[at][0].client)
+            for (reader, _), size in zip(reads[at:stop], run.sizes(at, stop), strict=True):
+                reader.published(size)
+            if stop < count:  # it has other receivers, or there is more than a stream takes at once
+                reads[stop][0].feed(run.message(stop))
+            at = stop + 1
+        return count

@@ -27,8 +27,9 @@ from lakestream.config.options import (
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
-from lakestream.net.connection import Connection
+from lakestream.net.connection import APART, Connection
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
+from lakestream.net.inbox import Gathering
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
@@ -152,6 +153,7 @@ class Node:
         self.io = self._machine.io(loop, phases)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.incomplete = Incomplete(lambda: self.options)
+        self.gathering = Gathering(APART, phases.call_first)
         Trimmer(self.clock, self.io, self._machine.resident).start()
         clock = self.clock
         turn = Turn(loop.call_soon, phases.call_last, phases.call_next, clock.steady, clock.call_later)

@@ -1,4 +1,5 @@
-"""Answers that tell state count what the same client sent before: publishes without reply, and acks.
+"""Answers that tell state count what the same client sent before: publishes without reply, and acks. Acks of many
+clients are each for the client's own publish.
 
 In nats-server 2.15.1 this is by chance: on two busy cores 1 to 10 of 20 answers to STREAM.INFO counted the publish that
 the same client had sent just before, all of them when it waited 5 ms in between. Here it is certain.
@@ -6,8 +7,10 @@ the same client had sent just before, all of them when it waited 5 ms in between
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -101,3 +104,21 @@ def test_acks_are_in_stream_and_consumer_info(wire: Wire, storage: str) -> None:
     assert wire.api("STREAM.INFO.S")["state"]["messages"] == 0
     info = wire.api("CONSUMER.INFO.S.c")
     assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 10)
+
+
+def test_each_of_many_clients_gets_the_ack_of_its_own_publish(start_server: StartServer) -> None:
+    address = start_server(of=Kind.OURS).address
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(address, {})) for _ in range(12)]
+        for name in ("S", "T"):
+            config = {"name": name, "subjects": [f"{name}.*"], "duplicate_window": 10**9}
+            assert "error" not in wires[0].api(f"STREAM.CREATE.{name}", config)
+        for turn in range(20):
+            said = [(f"{'ST'[at % 5 == 0]}.{at % 3}", f"{turn} {at}".encode()) for at in range(len(wires))]
+            replies = [wire.new_reply() for wire in wires]
+            for wire, reply, (subject, data) in zip(wires, replies, said, strict=True):
+                wire.send(pub(subject, data, reply, {"Nats-Msg-Id": data.decode()} if data.endswith(b"1") else None))
+            for wire, reply, (subject, data) in zip(wires, replies, said, strict=True):
+                ack = wire.message(reply).json()
+                stored = wire.api(f"STREAM.MSG.GET.{ack['stream']}", {"seq": ack["seq"]})["message"]
+                assert (stored["subject"], base64.b64decode(stored["data"])) == (subject, data)

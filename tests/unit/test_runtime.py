@@ -264,6 +264,19 @@ async def test_deliveries_leave_with_the_acks_of_their_messages() -> None:
     assert await turns_order(begin) == ["deliveries", "acks", "batch", "its deliveries", "its acks", "next"]
 
 
+async def test_what_was_read_together_is_handled_before_batches_are_closed() -> None:
+    def begin(phases: Phases, seen: list[str]) -> None:
+        def handle() -> None:
+            seen.append("reads")
+            phases.call_soon(lambda: seen.append("their batch"))
+            phases.call_last(lambda: seen.append("their answers"))
+
+        phases.call_soon(lambda: seen.append("batch"))
+        phases.call_first(handle)
+
+    assert await turns_order(begin) == ["reads", "their answers", "batch", "their batch", "next"]
+
+
 async def test_what_a_delivery_leaves_over_comes_in_the_next_turn() -> None:
     def begin(phases: Phases, seen: list[str]) -> None:
         phases.call_with_output(lambda: phases.call_soon(lambda: seen.append("the rest")))

@@ -23,7 +23,8 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.client_outbox import GROUP_BYTES
-from lakestream.net.connection import Connection
+from lakestream.net.connection import APART, Connection
+from lakestream.net.inbox import Gathering
 from lakestream.net.incomplete import Incomplete
 from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
@@ -62,6 +63,8 @@ class Socket(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    abort = close
+
 
 class Server:
     """One account, as its connections need it (`Owner` of connection.py)."""
@@ -75,6 +78,7 @@ class Server:
         self.accounts.of("A").map_subjects("")
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: None)
         self.incomplete = Incomplete(lambda: self.options)
+        self.gathering = Gathering(APART)
         self._authenticator = Authenticator(self.options, HashChecks())
         self.connections: list[Connection] = []
 
