@@ -102,10 +102,11 @@ class Inbox:
     @property
     def is_free(self) -> bool:
         """Return True if nothing of an earlier read is left, and any small publish is within the client's limits."""
+        if self._late is not None or self._held is not None or self._unread or self._begun or self._partly:
+            return False
         parser = self._parser
-        limit = min(parser.max_payload, parser.max_control_line) if parser.headers else 0
-        waiting = self._unread or self._begun or self._partly or parser.held
-        return self._late is self._held is None and not waiting and limit >= SMALL_READ_BYTES
+        roomy = parser.max_payload >= SMALL_READ_BYTES and parser.max_control_line >= SMALL_READ_BYTES
+        return roomy and parser.headers and not parser.held
 
     def publish(self, reader: InputReader, message: Single) -> None:
         """Handle a publish that was parsed with those of others, where this `is_free`."""
