@@ -1,7 +1,8 @@
 """HTTP proxy before an object store, whose faults are switched while requests come.
 
 Belongs here: passing on requests and answers, one on each connection, and the ways in which they fail. The faults are
-those of Amazon S3: no connection, no answer, slow answers, 503 SlowDown, 403 ExpiredToken, 507, answers that are cut.
+those of Amazon S3: no connection, no answer, slow answers, 503 SlowDown, 403 ExpiredToken, 507, answers that are cut;
+and those of networks: requests without an answer that take effect, also later, and ones that arrive twice.
 """
 
 from __future__ import annotations
@@ -28,25 +29,35 @@ class Fault:
     Attributes:
         pattern: of fnmatch, for the decoded path with the bucket; `*` also matches `/`.
         methods: of these only; all by default.
+        when: of those only for which this is true, by method and path.
         status, code: answer this with an XML error of S3 instead of passing the request on; 0: pass it on.
         delay_s: first wait.
         hang: never answer.
         late: pass it on only once `release` is called, whether or not the client still waits.
         cut: pass it on, and close the connection after half of the answer.
+        drop: close the connection without an answer.
+        twice: pass it on twice, and give the second answer.
+        skip: first let so many of the matching requests pass.
         times: so many requests, then no more.
         every: of the matching requests only each such one.
+        then: from then on all requests have this fault.
     """
 
     pattern: str = "*"
     methods: Sequence[str] = ()
+    when: Callable[[str, str], bool] | None = None
     status: int = 0
     code: str = ""
     delay_s: float = 0.0
     hang: bool = False
     late: bool = False
     cut: bool = False
+    drop: bool = False
+    twice: bool = False
+    skip: int = 0
     times: int = 1 << 62
     every: int = 1
+    then: Fault | None = None
 
 
 THROTTLED = Fault(status=503, code="SlowDown")
@@ -81,6 +92,8 @@ class Proxy:
         self.port = 0
         self.requests = 0
         self.hits = 0
+        self.matched: list[str] = []
+        """Method and path of each request that matched the first fault, whether or not it failed."""
         self._released = asyncio.Event()
         self._late: set[asyncio.Task[bytes]] = set()
 
@@ -107,8 +120,12 @@ class Proxy:
 
     def fail(self, *faults: Fault) -> None:
         """Let requests fail from now on; the first fault that matches counts. Without faults all are passed on."""
-        self.hits = 0
+        self.hits, self.matched = 0, []
         self._faults = [_Counted(fault) for fault in faults]
+
+    def told(self) -> tuple[str, int, list[str]]:
+        """Return the address for clients, the number of faults, and the requests that matched the first one."""
+        return self.url, self.hits, self.matched
 
     def release(self) -> list[int]:
         """Pass on the requests that are late; return the status of each answer."""
@@ -188,11 +205,18 @@ class Proxy:
             if fault is not None and fault.late:
                 task = asyncio.create_task(self._pass_on_late(request))
                 self._late.add(task)
+                if fault.drop:
+                    return
                 answer = await asyncio.shield(task)
             else:
                 answer = await self._pass_on(request)
+                if fault is not None and fault.twice:
+                    answer = await self._pass_on(request)
+        if fault is not None and fault.drop:
+            return
         if fault is not None and fault.cut:
-            answer = answer[: (answer.find(b"\r\n\r\n") + 4 + len(answer)) // 2]
+            body_at = answer.find(b"\r\n\r\n") + 4
+            answer = answer[: ((body_at if body_at < len(answer) else 0) + len(answer)) // 2]
         writer.write(answer)
         await writer.drain()
 
@@ -213,10 +237,16 @@ class Proxy:
     def _fault_of(self, method: str, path: str) -> Fault | None:
         for rule in self._faults:
             fault = rule.fault
-            if (not fault.methods or method in fault.methods) and fnmatch(path, fault.pattern):
+            chosen = fault.when is None or fault.when(method, path)
+            if chosen and (not fault.methods or method in fault.methods) and fnmatch(path, fault.pattern):
                 rule.seen += 1
-                if rule.seen % fault.every == 0 and rule.seen // fault.every <= fault.times:
+                if rule is self._faults[0]:
+                    self.matched.append(f"{method} {path}")
+                number = rule.seen - fault.skip
+                if number > 0 and number % fault.every == 0 and number // fault.every <= fault.times:
                     self.hits += 1
+                    if fault.then is not None:
+                        self._faults = [_Counted(fault.then)]
                     return fault
         return None
 

@@ -2,7 +2,7 @@
 
 Belongs here: the cases. Real maintainers and compactors are killed, get errors or lose answers at a commit, in a
 directory and in an object store, and then run once more, as a scheduler runs them again. The steps of all operations
-fail in tests/lake/steps.py, in a process of its own.
+fail in tests/lake/steps.py, and their requests to an object store in tests/lake/requests.py, in processes of their own.
 """
 
 from __future__ import annotations
@@ -246,15 +246,15 @@ def _late(before: bool) -> Callable[[Site], None]:
     return run
 
 
-def steps(name: str) -> Callable[[Site], None]:
-    """Return a case with each fault at each step of an operation."""
+def each_fault(name: str, module: str = "steps") -> Callable[[Site], None]:
+    """Return a case with each fault at each step of an operation, or at each of its requests."""
 
     def run(site: Site) -> None:
-        lake = f"{site.lake}-{name}"
+        lake = f"{site.lake}-{module}-{name}"
         variables = {**os.environ, **site.environment, **site.options()}
         if site.s3 is None:
             Path(lake).mkdir()
-        program = [sys.executable, "-m", "tests.lake.steps", name, lake]
+        program = [sys.executable, "-m", f"tests.lake.{module}", name, lake]
         done = subprocess.run(program, capture_output=True, text=True, env=variables, timeout=STEP_S, check=False)
         if done.returncode:
             raise Broken(done.stderr[-2000:])
@@ -294,9 +294,15 @@ CASES = (
     _case("s3-late-before", "maintainer killed, its commit arrives before the next one's", _late(before=True), "s3"),
     _case("s3-late-after", "maintainer killed, its commit arrives after the next one's", _late(before=False), "s3"),
     *(
-        _case(f"steps-{lake}-{name}", f"each commit and deletion of {name} fails in five ways, {lake}", steps(name),
-              lake, compactor="")
+        _case(f"steps-{lake}-{name}", f"each commit and deletion of {name} fails in five ways, {lake}",
+              each_fault(name), lake, compactor="")
         for lake in ("directory", "s3")
+        for name in OPERATIONS
+    ),
+    *(
+        _case(f"requests-{name}", f"each request of {name} for a commit, a deletion or another file of its state: "
+              "refused, its answer lost, done twice or late, the program killed before, behind or during it, s3",
+              each_fault(name, "requests"), "s3", compactor="")
         for name in OPERATIONS
     ),
 )  # fmt: skip

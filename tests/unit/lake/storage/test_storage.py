@@ -26,7 +26,7 @@ from lakestream.lake.storage.locks import COMPACTOR_LOCK, Lease, held, lease_sec
 from lakestream.lake.storage.object_storage import describe
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import locate
-from tests.s3_proxy import EXPIRED, THROTTLED, Proxy
+from tests.s3_proxy import EXPIRED, THROTTLED, Fault, Proxy
 from tests.s3_server import S3Server
 from tests.store_server import StoreServer
 
@@ -278,6 +278,25 @@ def test_stores_refuse_as_expected(
             there.read(f"{there.root}/x")
         proxy.pass_all()
         assert there.read(f"{there.root}/x") == b""
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.parametrize("how", ["drop", "cut", "twice"])
+def test_a_creation_that_was_done_and_is_told_as_not_done_has_its_content(
+    how: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_server.enter(monkeypatch)
+    proxy = Proxy(s3_server.endpoint)
+    proxy.start()
+    try:
+        for name, value in s3_server.through(proxy.url).items():
+            monkeypatch.setenv(name, value)
+        there = open_storage(s3_server.url(f"told-{how}"))
+        proxy.fail(Fault(methods=("PUT",), times=1, drop=how == "drop", cut=how == "cut", twice=how == "twice"))
+        assert not there.create(f"{there.root}/x", b"own")
+        assert proxy.hits == 1
+        assert there.read(f"{there.root}/x") == b"own"
     finally:
         proxy.stop()
 
