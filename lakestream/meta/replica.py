@@ -6,6 +6,7 @@ come from another node. stream/core/stream.py has the stream itself, replica_tra
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from lakestream.protocol.decoding import JsonDecoder, PackDecoder
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
+from lakestream.raft.group import hard_state
 from lakestream.raft.group.group import Committed, Diverged, Group, Replacement, Steps
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
@@ -303,6 +305,9 @@ class Replica:
     def _open(self, member: raft.Member, damage: str = "") -> OpenedReplica:
         store = self._open_store(member.durable_through)
         try:
+            if member.begins and store.log.last_index:  # the file comes before the first entry
+                path = os.path.join(self.directory, hard_state.NAME)
+                raise CorruptLog(path, 0, "it is missing, and with it term and vote of the log beside it")
             stream = self._recover(store, member.commit_through)
         except BaseException:
             store.log.close()

@@ -346,6 +346,11 @@ class Member(ABC):
     def recovering(self) -> bool:
         """Return True if entries that this member acknowledged may be missing from its log."""
 
+    @property
+    @abstractmethod
+    def begins(self) -> bool:
+        """Return True if this member of several has no state yet: a log with entries has lost it."""
+
     @abstractmethod
     def damaged(self) -> None:
         """Note durably that the log is damaged and will be cut or emptied: from now on `recovering`. Block.

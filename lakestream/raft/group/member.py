@@ -64,6 +64,10 @@ class RaftMember(Member):
     def recovering(self) -> bool:
         return self.kept.recovering
 
+    @property
+    def begins(self) -> bool:
+        return self.fresh and not set(self.membership.voters) <= {self.me}
+
     def damaged(self) -> None:
         old = self.kept
         had, again = (old.durable, old.durable_term), old.recovering and not old.joining
@@ -73,7 +77,15 @@ class RaftMember(Member):
             self.file.files.remove(os.path.join(os.path.dirname(self.file.path), ASIDE))
         hard = msgspec.structs.replace(old.hard, commit=0)
         self.kept = msgspec.structs.replace(
-            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False, had=had
+            old,
+            hard=hard,
+            durable=0,
+            base=0,
+            base_term=0,
+            recovering=True,
+            joining=False,
+            had=had,
+            forgetful=old.forgetful or self.begins,
         )
         self.file.write(self.kept, sync=True)
         self.fresh = False

@@ -284,7 +284,7 @@ class SoloMember(Member):
 
     durable_through = None
     commit_through = 1 << 62
-    recovering = False
+    recovering = begins = False
 
     def __init__(self, group: str, me: str) -> None:
         self.group, self.me = group, me

@@ -30,7 +30,19 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    "where", ["open segment", "sealed segment", "footer", "checkpoint", "cut", "gone", "outline", "votes", "identity"]
+    "where",
+    [
+        "open segment",
+        "sealed segment",
+        "footer",
+        "checkpoint",
+        "cut",
+        "gone",
+        "outline",
+        "votes",
+        "no votes",
+        "identity",
+    ],
 )
 def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str) -> None:
     world = World(tmp_path, seal_bytes=20_000, retain_bytes=1)
@@ -67,6 +79,8 @@ def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str)
             segments[1].unlink()
         case "votes":
             (directory / "raft").write_bytes(b"")
+        case "no votes":
+            (directory / "raft").unlink()
         case "identity":
             (directory / "replica").write_bytes(b"?")
         case "outline":
@@ -318,6 +332,31 @@ def test_a_hard_state_that_was_cut_is_not_taken_for_an_older_one(tmp_path: Path)
     assert any("cut short" in line for line in again.log.said)
     world.until(lambda: "S" in again.engine.streams and again.stream.store.last_seq == 20)
     world.until(lambda: not again.replica.group.recovering)  # type: ignore[union-attr]
+
+
+def test_a_hard_state_that_has_vanished_is_not_that_of_a_new_member(tmp_path: Path) -> None:
+    """A member without term and vote, whose log was cut, and one that was down elect no leader without the third."""
+    world = World(tmp_path)
+    world.stream()
+    fill(world, 20)
+    world.converged()
+    leader, broken, behind = world.leader(), *world.followers()
+    behind.kill()
+    fill(world, 20)
+    before, directory = leader.content(), Path(broken.replica.directory)
+    broken.kill()
+    leader.kill()
+    (directory / "raft").unlink()
+    [segment] = directory.glob("log/*.seg")
+    os.truncate(segment, segment.stat().st_size // 2)
+    for name in (broken.name, behind.name):
+        world.start(name)
+    world.run(5)
+    assert any("it is missing, and with it term and vote" in line for line in world.nodes[broken.name].log.said)
+    assert not any(world.nodes[name].replica.leading for name in (broken.name, behind.name))
+    world.start(leader.name)
+    assert world.converged() == before
+    world.until(lambda: not world.nodes[broken.name].replica.group.recovering)  # type: ignore[union-attr]
 
 
 class FailingFiles(Files):
