@@ -28,6 +28,7 @@ from tests.cluster.nodes import Cluster, Node, NotReady, until
 from tests.cluster.supply import Power
 from tests.power.disk import ONE_DISK
 from tests.servers import Kind
+from tests.wire import Closed, WireTimeout
 
 LEADER = -1
 """Victim of a step: the node that leads the stream when the step begins."""
@@ -360,7 +361,7 @@ class Nemesis:
         """Send a request that may fail: the cluster may be about to elect a leader."""
         try:
             self.cluster.api(subject, body, node=node)
-        except (OSError, ValueError, NotReady):
+        except (OSError, ValueError, LookupError, Closed, WireTimeout, NotReady):
             return
 
     # ---- the lake

@@ -90,7 +90,7 @@ def until(ready: Callable[[], Any], what: str, timeout: float = READY_S) -> Any:
         try:
             if last := ready():
                 return last
-        except (OSError, Closed, WireTimeout, KeyError, ValueError) as error:
+        except (OSError, Closed, WireTimeout, LookupError, ValueError) as error:  # no node may run at this moment
             last = error
         time.sleep(POLL_S)
     raise NotReady(f"{what}: not within {timeout} s (last: {last!r})")
