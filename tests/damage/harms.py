@@ -228,9 +228,9 @@ def _apart(scene: Scene) -> None:
 
 
 def _newest(scene: Scene) -> None:
-    """The newest committed entry on two nodes, and perhaps one before it on the third."""
+    """The newest entry that all nodes have on two of them, and perhaps one before it on the third."""
     stream = scene.stream()
-    newest = scene.newest(stream)
+    newest = min(max(scene.entries(node, stream)) for node in scene.nodes)
     *two, third = scene.dice.sample(list(scene.nodes), 3)
     for node in two:
         scene.spoil(node, stream, newest)
