@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -33,7 +34,7 @@ STEP_BYTES = 24 * 1024 * 1024
 STEP_ROWS = 262_144
 """Maximum number of those rows."""
 LOOKED_STEPS = 3
-"""Row groups of this many steps are looked at to find the end of one."""
+"""Row groups of this many steps are looked at to find the end of one, and all that begin before them."""
 LOOKED_FILES = 1_024
 """Maximum number of files whose footers are read for that."""
 GOOD = 0.85
@@ -142,16 +143,18 @@ class TableScan:
     ) -> tuple[list[RowGroup], int]:
         """Return (row groups, the sequence up to which no others have wanted messages from `first` on)."""
         found: list[RowGroup] = []
-        size, start = 0, 0
+        size, later = 0, list[tuple[int, int]]()  # of groups that begin before the file, and of those behind
         for number, file in enumerate(snapshot.overlapping(first, last, wanted)):
-            enough = size > LOOKED_STEPS * extent.size or number >= LOOKED_FILES
-            if enough and file.min_seq > max(first, start):
-                return found, file.min_seq - 1
+            while later and later[0][0] < file.min_seq:
+                size += heappop(later)[1]
+            if (size > LOOKED_STEPS * extent.size or number >= LOOKED_FILES) and file.min_seq > first:
+                border = file.min_seq - 1
+                return [group for group in found if group.min_seq <= border], border
             footer = self._files.footer(file)
             groups = footer.groups(file, footer.holding(first, last, wanted if file.subject is None else None))
             found += groups
-            size += sum(group.size for group in groups)
-            start = max(start, min((group.min_seq for group in groups), default=0))
+            for group in groups:
+                heappush(later, (group.min_seq, group.size))
         return found, last
 
     def _read(

@@ -121,6 +121,8 @@ def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) ->
     group=st.integers(1, 60),
     step=st.integers(1, 200),
     piece=st.integers(200, 20_000),
+    looked=st.sampled_from([0, 1e-5, 1e-4, 3]),
+    looked_files=st.sampled_from([1, 2, 1_024]),
     by_subject=st.booleans(),
     data=st.data(),
 )
@@ -130,6 +132,8 @@ def test_reads_of_files_of_many_row_groups(
     group: int,
     step: int,
     piece: int,
+    looked: float,
+    looked_files: int,
     by_subject: bool,
     data: st.DataObject,
     tmp_path_factory: pytest.TempPathFactory,
@@ -142,6 +146,8 @@ def test_reads_of_files_of_many_row_groups(
         patch.setattr(data_files, "GROUP_ROWS", group)
         patch.setattr(data_files, "RUN_SEQS", 64)
         patch.setattr(history_scan, "STEP_ROWS", step)
+        patch.setattr(history_scan, "LOOKED_STEPS", looked)
+        patch.setattr(history_scan, "LOOKED_FILES", looked_files)
         patch.setattr(scan, "PIECE_BYTES", piece)
         batch = pa.RecordBatch.from_pydict(columns(stored)).select(schema.message_schema().names)
         files = data_files.DataFiles(str(path), layout, spool_bytes=spool).write(
