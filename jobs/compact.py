@@ -191,8 +191,8 @@ def run(
     if connect is not None:
         connect.spark = spark
     from lakestream.lake.progress import watched
-    from lakestream.lake.table.batches import Backlog
     from lakestream_spark.session import Rest
+    from lakestream_spark.write.backlog import Backlog
     from lakestream_spark.write.compactor import Compactor
     from lakestream_spark.write.spans import CommitSpans
     from lakestream_spark.write.stream_compaction import CompactionOptions
@@ -391,10 +391,10 @@ def _serve(
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact, or cannot be checked."""
-    from lakestream.lake.table import batches
+    from lakestream_spark.write.backlog import has_work
 
     try:
-        return batches.has_work(lake)
+        return has_work(lake)
     except StorageFailed:
         raise
     except Exception:  # for instance a damaged table: the compactor reports the stream and continues with the others

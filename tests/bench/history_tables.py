@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.table import schema
+from lakestream_spark.write import layouts
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
@@ -118,7 +119,7 @@ def compacted(path: Path, rows: int, by_day: bool = False) -> None:
         return
     path.mkdir(parents=True)
     names = sorted(f"sensor.{number // 1000:03}.{number:06}" for number in range(0, KEYS, 25))
-    layout = schema.Layout("bucket", bounds=schema.choose_bounds(names, 8))
+    layout = schema.Layout("bucket", bounds=layouts.choose_bounds(names, 8))
     if by_day:
         layout = schema.Layout("fields", terms=("day", "$country"))
     texts = {"type": "array", "elementType": "string", "containsNull": True}

@@ -23,7 +23,6 @@ from lakestream.lake.read.history.staged import StagedRows
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage, read_id
-from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.check import look_over
 from lakestream.lake.table.departures import DIRECTORY as DEPARTURES
@@ -37,6 +36,7 @@ from lakestream.log.format.record import Record, record_length
 from lakestream.log.store.root import NOTE, encode_note
 from lakestream.protocol.api.errors import PublicError
 from lakestream.stream.assembly import Stream
+from lakestream_spark.write import file_ends
 from lakestream_verify.log.findings import Finding
 from lakestream_verify.stores import StoreCheck, root_of
 from tests.corruption.cases import Case, Copy, Outcome, damage, outcome_of
@@ -86,7 +86,7 @@ def tagged(commit: Path) -> bytes:
     for line in commit.read_bytes().splitlines():
         action = msgspec.json.decode(line)
         if "add" in action and os.path.exists(path := locate(str(table), action["add"]["path"])):
-            action["add"]["tags"] = ends.of_file(storage, path).tags()
+            action["add"]["tags"] = file_ends.of_file(storage, path).tags()
             line = msgspec.json.encode(action)
         lines.append(line + b"\n")
     return b"".join(lines)

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.errors import StillCloned
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.staging import staging
 from lakestream.lake.storage.lake import open_storage
 from lakestream_spark.write import clone_maker
+from lakestream_spark.write.errors import StillCloned
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.table import StreamTable
 from tests.lake.model import StreamModel, flights

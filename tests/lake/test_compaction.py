@@ -12,11 +12,12 @@ import duckdb_extension_delta
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
+from lakestream.lake.errors import QuarantinedSegment, SegmentGap
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.table import schema
 from lakestream.lake.table.state import position_of
+from lakestream_spark.write.errors import ForeignTable
 from lakestream_spark.write.stream_compaction import CompactionOptions, Outcome, StreamCompaction
 from tests.lake import compacting
 from tests.lake.model import StreamModel, flights

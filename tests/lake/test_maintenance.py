@@ -27,7 +27,7 @@ from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.policy import HOUR_NS
 from lakestream.lake.table.state import TableFollower, position_of
-from lakestream_spark.write import maintainer
+from lakestream_spark.write import file_ends, maintainer
 from lakestream_spark.write.maintainer import Maintainer, MaintenanceResult
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_spark.write.rewrite import Rewriter
@@ -86,7 +86,7 @@ def check(lake: Path, model: StreamModel, copied: bool = False) -> None:
     storage = open_storage(table)
     for add in TableLog(storage, table).state().files.values():  # those that Delta has given deletion vectors, too
         known = ends.stated(add.tags)
-        assert known == ends.of_file(storage, locate(table, add.path)) or (copied and known is None)
+        assert known == file_ends.of_file(storage, locate(table, add.path)) or (copied and known is None)
 
 
 @pytest.mark.smoke

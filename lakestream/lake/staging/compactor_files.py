@@ -8,8 +8,7 @@ decode its misfits again, and the compactor removes it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -36,18 +35,6 @@ class QueryProgress(msgspec.Struct, frozen=True):
     input_per_second: float = 0.0
     processed_per_second: float = 0.0
     seconds: float = 0.0
-
-
-def of_spark(found: Mapping[str, Any]) -> QueryProgress:
-    """Return the record for Spark's own."""
-    return QueryProgress(
-        batch=int(found.get("batchId", -1)),
-        began=str(found.get("timestamp", "")),
-        segments=int(found.get("numInputRows", 0)),
-        input_per_second=float(found.get("inputRowsPerSecond") or 0.0),
-        processed_per_second=float(found.get("processedRowsPerSecond") or 0.0),
-        seconds=float(found.get("durationMs", {}).get("triggerExecution", 0)) / 1000,
-    )
 
 
 class UpkeepState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -23,43 +22,6 @@ from lakestream.lake.storage.storage import FileEntry
 SETTLED_NS = 2_000_000_000
 """A directory that changed less than this before it was listed is listed again: its timestamp may be too coarse to show
 another change."""
-
-
-LOOK_SECONDS = 0.1
-"""Interval at which `News` looks for a change."""
-
-
-class News:
-    """Tells when something may have been staged, at the cost of one `stat` call a look.
-
-    Servers touch the staging area after staging (`staging.announce`). In an object store nothing tells: each wait takes
-    its full time.
-
-    Args:
-        lake: the lake's root.
-    """
-
-    def __init__(self, lake: str) -> None:
-        self._storage = open_storage(lake)
-        self._area = f"{self._storage.root}/{paths.SEGMENTS}"
-        self._seen_ns = -1
-
-    def wait(self, seconds: float, stopped: Callable[[float], object] = time.sleep) -> bool:
-        """Return True once there may be news since the last call that returned True, False after `seconds`.
-
-        Scan after this call: what is staged during the scan ends the next wait.
-
-        Args:
-            seconds: maximum time to wait.
-            stopped: waits for so many seconds; a true result ends the wait.
-        """
-        end = time.monotonic() + seconds
-        while (changed_ns := self._storage.touched_ns(self._area)) == self._seen_ns:
-            left = end - time.monotonic()
-            if left <= 0 or stopped(min(LOOK_SECONDS, left)):
-                return False
-        self._seen_ns = changed_ns
-        return True
 
 
 class _Known(msgspec.Struct):

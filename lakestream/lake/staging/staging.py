@@ -156,7 +156,7 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
 
 
 def announce(lake: str) -> None:
-    """Tell a waiting compactor that segments were staged (scan.News)."""
+    """Tell a waiting compactor that segments were staged (lakestream_spark/write/news.py)."""
     storage = open_storage(lake)
     storage.touch(f"{storage.root}/{paths.SEGMENTS}")
 
@@ -338,7 +338,6 @@ def staged_segments(files: list[FileEntry]) -> list[StagedSegment]:
 
 
 def directory_of(lake: str, stream: StreamIdentity) -> str:
-    """Return the staging directory of a stream."""
     return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
 
 

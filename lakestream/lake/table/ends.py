@@ -1,8 +1,8 @@
 """Checksum of the end of a data file: its page indexes and its Parquet footer.
 
-Belongs here: the tag of an `add` action that states the checksum, computing it for a file, and checking it. Parquet has
-a checksum for each page, but none for the footer, which says where the columns are and of which type. A flipped bit
-there can give other values without an error.
+Belongs here: the tag of an `add` action that states the checksum, and checking it. lakestream_spark/write/file_ends.py
+computes it. Parquet has a checksum for each page, but none for the footer, which says where the columns are and of
+which type. A flipped bit there can give other values without an error.
 
     lakestream.end    bytes from the end of the last page to the end of the file, "-", CRC-32 of these bytes in hex
 
@@ -14,9 +14,7 @@ Source: Parquet format, "File format"; Delta protocol, "Add File and Remove File
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from typing import BinaryIO
 from zlib import crc32
 
 import msgspec
@@ -25,7 +23,6 @@ from lakestream.lake.errors import DamagedFile
 from lakestream.lake.storage.storage import Storage
 
 TAG = "lakestream.end"
-_GUESS = 64 * 1024  # of a file, read at once: enough for most ends
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
@@ -55,64 +52,3 @@ def stated(tags: Mapping[str, str | None] | None) -> End | None:
         return End(int(size), int(crc, 16)) if dash and int(size) > 0 else None
     except ValueError:
         return None
-
-
-def of_file(storage: Storage, path: str) -> End:
-    """Return the end of a complete file. Raises pyarrow.ArrowException if it is no Parquet file."""
-    from lakestream.lake.table import encryption  # not at a server's start
-
-    content, size = storage.read_end(path, _GUESS)
-    length = int.from_bytes(content[-8:-4], "little") + 8
-    if length > len(content):
-        content, size = storage.read_end(path, min(length, size))
-    data = encryption.metadata(path, content[-length:])
-    starts = 4
-    for group in range(data.num_row_groups):
-        for at in range(data.num_columns):
-            column = data.row_group(group).column(at)
-            first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
-            starts = max(starts, first + column.total_compressed_size)
-    if size - starts > len(content):
-        content, size = storage.read_end(path, size - starts)
-    content = content[-(size - starts) :]
-    return End(len(content), crc32(content))
-
-
-class EndWriter(io.RawIOBase):
-    """File that passes on what is written to another one, and has the checksum of what came after `begin_end`.
-
-    Args:
-        content: the other file, which stays open.
-    """
-
-    def __init__(self, content: BinaryIO) -> None:
-        self._content = content
-        self._size: int | None = None
-        self._crc = 0
-
-    def begin_end(self) -> None:
-        """Begin the end: all pages are written."""
-        self._size = self._crc = 0
-
-    @property
-    def end(self) -> End:
-        """Return the end. All of it is written."""
-        assert self._size is not None
-        return End(self._size, self._crc)
-
-    def writable(self) -> bool:
-        """Return True: the file is written to."""
-        return True
-
-    def write(self, data: object, /) -> int:
-        """Write bytes and return their number."""
-        view = memoryview(data)  # type: ignore[arg-type]
-        self._content.write(view)
-        if self._size is not None:
-            self._size += view.nbytes
-            self._crc = crc32(view, self._crc)
-        return view.nbytes
-
-    def tell(self) -> int:
-        """Return the place in the other file."""
-        return self._content.tell()

@@ -1,8 +1,8 @@
 """Policy of a stream's table, from the stream's metadata.
 
-Belongs here: the `lakestream.*` keys of a stream's `metadata`, their grammar, the Delta table properties that follow
-from them, and the layout that a table gets. The server rejects a configuration that does not parse, so the compactor
-meets none.
+Belongs here: the `lakestream.*` keys of a stream's `metadata`, and their grammar. The server rejects a
+configuration that does not parse, so the compactor meets none. The table properties that follow from them are in
+lakestream_spark/write/table.py, the choice of a layout in lakestream_spark/write/layouts.py.
 
     lakestream.retention            follow | archive        rows of messages that the stream no longer has
     lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N | day(time), $.country
@@ -24,19 +24,6 @@ meets none.
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
     lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
-
-The layout follows from the request, the number of subjects and the current layout:
-
-    auto            by subject up to 50 subjects, then by bucket
-    subject         by subject up to 1,000 subjects, then by bucket
-    tokens:1,3      by these tokens up to 1,000 combinations of them, then by bucket
-    bucket[:N]      by bucket: N ranges of subjects
-    day(time), $.a  by day or hour, and by typed columns, up to 1,000 combinations of their values, then by bucket; also
-                    by fields inside of them ($.a.b), and by the month, day or hour of their times: month($.a)
-
-A table does not go back from buckets unless its stream asks for something else. The rows of a file are sorted by
-sequence where it has one subject, else in runs of successive sequences, by subject within a run. So readers by sequence
-and readers by subject both find their rows in few pages, also of a commit of a million messages.
 """
 
 from __future__ import annotations
@@ -48,15 +35,7 @@ import msgspec
 
 from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table.at import TimeTravelError, instant
-from lakestream.lake.table.schema import (
-    CLEAR_KEY,
-    JSON_SCHEMA_PROPERTY,
-    MASK_KEY,
-    SUBJECT_LIMIT,
-    SUBJECT_MOST,
-    Layout,
-    split_term,
-)
+from lakestream.lake.table.schema import CLEAR_KEY, JSON_SCHEMA_PROPERTY, MASK_KEY, split_term
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
 from lakestream.protocol.subjects import publishable
 from lakestream.schemas import naming
@@ -98,20 +77,6 @@ TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
 DEFAULT_TOMBSTONES = "interval 1 week"
 TARGET_BYTES = 128 * 1024 * 1024
 """Size to which maintenance combines files, unless it is told another one; files below half of it are small."""
-CLONED_PROPERTY = "lakestream.cloned"
-"""Property of a table that began as a clone: the outcome of the request, as JSON (staging/clone_request.py)."""
-MANAGED_PROPERTIES = (
-    RETENTION_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
-    ON_DELETE_PROPERTY,
-    JSON_SCHEMA_PROPERTY,
-    ICEBERG_KEY,
-    MASK_KEY,
-    CLEAR_KEY,
-    PARTITION_KEY,
-    LOG_CLEANUP_PROPERTY,
-)
-"""Table properties that follow from the metadata; a table lacks those whose keys are not set."""
 MAX_TOKENS = 4
 """Maximum number of subject tokens by which a table may be partitioned."""
 MAX_TOKEN = 32
@@ -160,17 +125,6 @@ _REASONS = {
     **dict.fromkeys(("delta.feature.varianttype", "delta.enablevariantshredding"), _VARIANT),
 }
 _OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
-SAMPLE = 20_000
-"""Maximum number of subjects from which bounds are chosen."""
-RUN_ROWS = 16_384
-"""Rows of a run: large enough to keep a subject's rows together, small enough to be read for one of them."""
-GROUP_ROWS = 8_192
-"""Maximum rows of a row group: half a run. DuckDB decodes a subject's column in whole groups, so smaller ones answer
-`WHERE subject = …` in half the time; at 4,096 rows it is no quicker, and files have 6 % more bytes instead of 4 %."""
-RUN_SEQS = 8 * RUN_ROWS
-"""Sequences of a run in what the compactor writes, whose files each have a part of them."""
-PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
-"""Rows of a page, as a Spark setting: readers skip pages by their bounds."""
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -205,7 +159,7 @@ class KeyedPolicy(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> list[str]:
         """Return the columns of the key fields: a field `time` is in the column `time_`."""
-        from lakestream.schemas.columns import column_names  # as for `typed_terms`
+        from lakestream.schemas.columns import column_names  # the server does not need it at its start
 
         return column_names(self.fields, root=True)
 
@@ -246,24 +200,6 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     keyed: KeyedPolicy | None = None
     misfits_keep: str = FOLLOW
     empty_deletes: bool = False
-
-    def table_properties(self) -> dict[str, str]:
-        """Return the table properties that follow from the policy, without those at their defaults."""
-        found = self.properties | self.masks
-        if self.archive:
-            found[RETENTION_PROPERTY] = "archive"
-        if self.time_travel_ns is not None:
-            found[TIME_TRAVEL_PROPERTY] = str(self.time_travel_ns)
-            interval = f"interval {-(-self.time_travel_ns // HOUR_NS)} hours"
-            for name in (LOG_RETENTION_PROPERTY, "delta.deletedFileRetentionDuration"):
-                found.setdefault(name, interval)
-        if self.keep_table:
-            found[ON_DELETE_PROPERTY] = "keep"
-        if self.json_schema is not None:
-            found[JSON_SCHEMA_PROPERTY] = self.json_schema
-        if self.iceberg:
-            found[ICEBERG_KEY] = self.iceberg
-        return found
 
 
 def parse(metadata: Mapping[str, str]) -> StreamPolicy:
@@ -497,60 +433,6 @@ def _property(key: str, value: str) -> str:
     if not pattern.fullmatch(value):
         raise BadPolicy(key, f"{value[:40]!r} is not {expected}")
     return name
-
-
-def wanted_partition(
-    partition: Partition,
-    subjects: int,
-    current: Layout | None = None,
-    decided_for: str | None = None,
-    limit: int = SUBJECT_LIMIT,
-) -> Partition:
-    """Return the partitioning that a table should have: `subject`, `tokens` or `bucket`, never `auto`.
-
-    Args:
-        partition: the requested partitioning.
-        subjects: number of the stream's subjects.
-        current: the table's layout; None without a table.
-        decided_for: the request (`Partition.text`) for which `current` was chosen.
-        limit: maximum number of subjects with which `auto` means by subject.
-    """
-    buckets = Partition("bucket", buckets=partition.buckets if partition.kind == "bucket" else DEFAULT_BUCKETS)
-    if partition.kind == "bucket":
-        return buckets
-    if current is not None and current.kind == "bucket" and decided_for == partition.text:
-        return buckets
-    if partition.kind in ("tokens", "fields"):
-        return partition
-    most = limit if partition.kind == "auto" else SUBJECT_MOST
-    return Partition("subject") if subjects <= most else buckets
-
-
-def typed_terms(terms: tuple[str, ...]) -> tuple[str, ...]:
-    """Return terms with the names of columns in the place of those of fields."""
-    from lakestream.schemas.columns import column_names  # for the compactor; the server does not need it at its start
-
-    fields = [split_term(term)[1][0] for term in terms if term.startswith("$")]
-    names = dict(zip(dict.fromkeys(fields), column_names(dict.fromkeys(fields), root=True), strict=True))
-
-    def typed(term: str) -> str:
-        function, (root, *inner) = split_term(term)
-        path = ".".join([names[root], *(column_names([name], root=False)[0] for name in inner)])
-        return f"${function}({path})" if function else f"${path}"
-
-    return tuple(typed(term) if term.startswith("$") else term for term in terms)
-
-
-def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:
-    """Return True if a table of this layout needs no rewriting for `want`, which followed from the request `asked`."""
-    if current.kind != want.kind:
-        return False
-    if want.kind == "tokens":
-        return current.tokens == want.tokens
-    if want.kind == "fields":
-        return current.terms == typed_terms(want.terms)
-    # Fewer buckets than requested are right where there were too few subjects.
-    return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets
 
 
 def interval_ns(text: str) -> int:

@@ -250,13 +250,6 @@ def bucket_of(subject: str, bounds: Sequence[str]) -> int:
     return bisect_right(bounds, subject)
 
 
-def choose_bounds(subjects: Iterable[str], buckets: int) -> tuple[str, ...]:
-    """Return bounds that cut a sample of subjects into up to `buckets` ranges of about equal size."""
-    ordered = sorted(set(subjects))
-    cuts = {len(ordered) * number // buckets for number in range(1, buckets)}
-    return tuple(ordered[cut] for cut in sorted(cuts) if 0 < cut < len(ordered))
-
-
 def quoted(text: str) -> str:
     """Return a string as a Spark SQL literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")

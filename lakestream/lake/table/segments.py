@@ -239,15 +239,6 @@ def _check_partitions(batch: pa.RecordBatch) -> None:
             raise UnfitSubject(subject)
 
 
-def sample_subjects(path: str, after: int, most: int) -> list[str]:
-    """Return up to `most` distinct subjects of a segment's messages, evenly spread over their order."""
-    found: set[str] = set()
-    for batch in decode(path, after):
-        found.update(batch.column(0).unique().to_pylist())
-    ordered = sorted(found)
-    return ordered[:: -(-len(ordered) // most)] if len(ordered) > most else ordered
-
-
 @lru_cache(maxsize=4096)
 def _fits(subject: str) -> bool:
     return fits_partition(subject) and all(map(fits_partition, subject.split(".")))

@@ -260,36 +260,6 @@ def plain(rows: pa.Table) -> pa.Table:
 # The log
 
 
-def widened(schema: str, wide: RecordType, more: Sequence[str] = ()) -> str:
-    """Return the JSON of a table's schema with further columns. What is there stays as it is.
-
-    Args:
-        schema: the JSON, as in the log.
-        wide: the typed columns that the table should have.
-        more: columns of text that it should have too.
-    """
-    found = msgspec.json.decode(schema)
-    names = {field["name"] for field in found["fields"]}
-    found["fields"] += [_stated(Field(name, name, Scalar("string"))) for name in more if name not in names]
-    _widen(found["fields"], wide)
-    return msgspec.json.encode(found).decode()
-
-
-def _widen(fields: list[dict[str, Any]], wide: RecordType) -> None:
-    there = {field["name"]: field for field in fields}
-    for field in wide.fields:
-        if field.column not in there:
-            fields.append(_stated(field))
-            continue
-        inner: Any = there[field.column]
-        of, key = field.type, "type"
-        while isinstance(of, List | Map):
-            inner, key = inner[key], "elementType" if isinstance(of, List) else "valueType"
-            of = of.of
-        if isinstance(of, RecordType):
-            _widen(inner[key]["fields"], of)
-
-
 def schema_of(record: RecordType) -> str:
     """Return the columns of a schema version as the JSON of a table's schema."""
     return msgspec.json.encode(delta_type(record)).decode()

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table import erasures
 from lakestream.lake.table.actions import AddFile, DeletionVector
+from lakestream_spark.write import vacuum
 from lakestream_spark.write.clones import Clone, References
 from lakestream_spark.write.detach import foreign
 
@@ -65,7 +65,7 @@ def test_what_is_registered_after_the_look_is_seen_by_the_second_one(lake: Path)
 def test_messages_that_a_clone_has_not_are_found_among_those_to_be_erased(tmp_path: Path) -> None:
     table = str(tmp_path / "t")
     write_deltalake(table, pa.table({"seq": pa.array([1, 2, 5, 6, 9], pa.int64())}))
-    missing = erasures.missing(open_storage(table), table, [(1, 3), (5, 6), (8, 10), (20, 21)])
+    missing = vacuum.missing(open_storage(table), table, [(1, 3), (5, 6), (8, 10), (20, 21)])
     assert missing == [(3, 3), (8, 8), (10, 10), (20, 21)]
 
 

@@ -20,11 +20,11 @@ from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import check, ends
 from lakestream.lake.table.actions import AddFile, TableFile, table_file
-from lakestream.lake.table.policy import RUN_SEQS
 from lakestream.lake.table.scan import FileReader, Pick
 from lakestream.lake.table.schema import REMOVED_COLUMN, Layout, bucket_of, escaped, message_schema
-from lakestream_spark.write import file_statistics
+from lakestream_spark.write import file_ends, file_statistics
 from lakestream_spark.write.data_files import DataFiles, NewFile
+from lakestream_spark.write.layouts import RUN_SEQS
 
 BUCKETS = Layout("bucket", bounds=("b", "m.1", "é"))
 LAYOUTS = (Layout(), BUCKETS, Layout("tokens", tokens=(1, 3)))
@@ -234,7 +234,7 @@ def test_the_bytes_of_a_file_have_checksums(tmp_path: Path) -> None:
     [file] = DataFiles(str(tmp_path), Layout()).write([batch(rows, False)])
     storage, path = open_storage(tmp_path), tmp_path / file.path
     end = ends.stated(file.tags)
-    assert end == ends.of_file(storage, str(path))
+    assert end == file_ends.of_file(storage, str(path))
     content = path.read_bytes()
     entry = TableFile(file.path, 0, 1, 20, 0, 20 << 32, 20, file.size, "s", "s", "s", None, end)
     whole = FileReader(str(tmp_path), storage).read(entry, Pick(1, 20), COLUMNS, archive=False)

@@ -37,6 +37,7 @@ from lakestream.schemas.columns import (
 )
 from lakestream_spark.write.data_files import DataFiles, NewFile
 from lakestream_spark.write.file_statistics import MOST, TEXT_CHARS, indexed
+from lakestream_spark.write.widening import widened
 from lakestream_sql.connection import connect
 
 pytestmark = pytest.mark.unit
@@ -99,7 +100,7 @@ def committed(table: Path, files: list[NewFile]) -> None:
     columns = [*TABLE_COLUMNS, "bucket"]
     plain = pa.schema([*table_schema(columns), pa.field("schema", pa.string())])
     empty = DeltaTable.create(str(table), plain, partition_by=["bucket"])
-    schema = typed_columns.widened(empty.schema().to_json(), TABLE)
+    schema = widened(empty.schema().to_json(), typed_columns.delta_type(TABLE)["fields"])
     log = table / "_delta_log" / f"{0:020}.json"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     for line in lines:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.lake.errors import with_remedy
+from lakestream_spark.write.errors import with_remedy
 
 pytestmark = pytest.mark.unit
 

@@ -17,6 +17,7 @@ from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import masks, policy
 from lakestream.lake.table.masks import Mask, Masks
+from lakestream_spark.write.table import table_properties
 from lakestream_sql.connection import add_functions
 from lakestream_sql.explained import ForbiddenQuery
 from lakestream_sql.masking import OWN_FUNCTIONS, Masking, NoMaskKey
@@ -250,7 +251,7 @@ def test_tables_beside_a_stream_have_its_masks_whatever_their_names_are(lake: Pa
 
 def test_masks_are_properties_of_the_table() -> None:
     metadata = {"lakestream.mask": MASK, "lakestream.mask_clear": CLEAR}
-    assert policy.parse(metadata).table_properties() == metadata
+    assert table_properties(policy.parse(metadata)) == metadata
     found = masks.parse(MASK, CLEAR)
     assert found.fields[-1] == Mask(("address", "street"), "null")
     assert (found.hide_from(["tag:support"]), found.hide_from([])) == (False, True)

@@ -4,14 +4,20 @@ Belongs here: compaction of staged segments, maintenance of tables, and clones. 
 
 In reading order:
 
+- `errors.py`: Errors that changes of tables raise.
 - `compactor.py`: The compactor: one streaming query over all streams of a lake.
 - `source.py`: The streaming source `lakestream_segments`: what is staged and not in its table yet, for Spark.
+- `news.py`: News in the staging area, for a source that waits.
+- `backlog.py`: Staged log entries that are not in the tables of a lake yet.
 - `stream_compaction.py`: Compaction of one stream: its part of a micro-batch, into its Delta table, exactly once.
 - `tasks.py`: The Spark tasks that write the data files of a micro-batch.
 - `data_files.py`: Data files of one commit, written from Arrow without Spark's row format.
+- `file_ends.py`: Checksum of the end of a data file, as the writer of the file computes it.
 - `file_statistics.py`: Statistics of data files, as the commit states them: numbers of rows and NULLs, least and
   greatest values.
+- `layouts.py`: Layout that a stream's table should have, and its partitions as Spark writes them.
 - `table.py`: A stream's Delta table for the writer.
+- `widening.py`: Further columns of a table.
 - `misfits.py`: The table of misfits of a stream: messages whose payloads do not fit their schema.
 - `replay.py`: Replay of misfits: their rows get typed columns, once a schema is mended.
 - `outages.py`: Outages of the lake, as the compactor outlasts them.

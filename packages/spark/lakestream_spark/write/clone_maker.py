@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from lakestream.lake.errors import StillCloned
 from lakestream.lake.staging import clone_request
 from lakestream.lake.staging.clone_request import (
     MADE,
@@ -50,7 +49,7 @@ from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.encryption import is_encrypted
 from lakestream.lake.table.log import TableLog, log_directory
-from lakestream.lake.table.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
+from lakestream.lake.table.policy import StreamPolicy
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import (
     CREATED_PROPERTY,
@@ -62,7 +61,6 @@ from lakestream.lake.table.schema import (
     TABLE_DDL,
     UID_PROPERTY,
     Layout,
-    choose_bounds,
     fits_partition,
     quoted,
     subject_text,
@@ -71,11 +69,13 @@ from lakestream.lake.table.state import Head, position_of, state_at
 from lakestream.lake.view import StreamView
 from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform, TransformError
+from lakestream_spark.write import layouts, vacuum
 from lakestream_spark.write.clone_point import ClonePoint, find_point, rows_at
 from lakestream_spark.write.clones import Clone, CloneRefused, lacks_files
 from lakestream_spark.write.commit import Commit
 from lakestream_spark.write.detach import Detacher
-from lakestream_spark.write.table import SET_PROPERTY, StreamTable, wanted_properties
+from lakestream_spark.write.errors import StillCloned
+from lakestream_spark.write.table import MANAGED_PROPERTIES, SET_PROPERTY, StreamTable, wanted_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +84,8 @@ LOCK_SECONDS = 30.0
 """Maximum time to wait for a table's lock."""
 DELETES = 4
 """Maximum number of DELETEs on a clone; more become one MERGE, which costs as much as some of them."""
+CLONED_PROPERTY = "lakestream.cloned"
+"""Property of a table that began as a clone: the outcome of the request, as JSON (lake/staging/clone_request.py)."""
 _CLONE_ANSWER = msgspec.json.Decoder(CloneAnswer)
 
 
@@ -269,9 +271,9 @@ class CloneMaker:
 
     def _layout(self, picked: DataFrame, wanted: StreamPolicy) -> Layout:
         """Return the layout for copied rows, as a stream's first commit would choose it."""
-        subjects = [row.subject for row in picked.select("subject").distinct().limit(policy.SAMPLE).collect()]
-        want = policy.wanted_partition(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
-        layout = Layout(want.kind, tokens=want.tokens, terms=policy.typed_terms(want.terms))
+        subjects = [row.subject for row in picked.select("subject").distinct().limit(layouts.SAMPLE).collect()]
+        want = layouts.wanted_partition(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
+        layout = Layout(want.kind, tokens=want.tokens, terms=layouts.typed_terms(want.terms))
         if layout.kind == "fields":
             return layout
         if layout.kind == "tokens":
@@ -280,7 +282,7 @@ class CloneMaker:
                 layout = Layout("bucket")
         parts = subjects if layout.kind == "subject" else [part for text in subjects for part in text.split(".")]
         if layout.kind == "bucket" or not all(map(fits_partition, parts)):
-            return Layout("bucket", bounds=choose_bounds(subjects, want.buckets))
+            return Layout("bucket", bounds=layouts.choose_bounds(subjects, want.buckets))
         return layout
 
     # The last commit
@@ -290,7 +292,7 @@ class CloneMaker:
         first, last, messages = rows_at(self._storage, self._table.path)
         # Messages to be erased are not among the rows, but may be in shared files.
         runs = erasures.merged(erasures.notes(self._storage, point.table))
-        if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
+        if runs and (gone := vacuum.missing(self._storage, self._table.path, runs)):
             erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
         commit = self._begun()
         answer = CloneAnswer(

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, StillCloned, first_line
+from lakestream.lake.errors import LakeError, first_line
 from lakestream.lake.staging import clone_request
 from lakestream.lake.staging.clone_request import MADE, REFUSED, CloneAnswer
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage.lake import open_storage
 from lakestream_spark.write.clone_maker import CloneMaker
+from lakestream_spark.write.errors import StillCloned
 from lakestream_spark.write.maintainer import Maintainer, TableInUse
 
 if TYPE_CHECKING:

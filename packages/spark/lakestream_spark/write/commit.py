@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from lakestream.lake.errors import UnwritableTable, is_conflict
+from lakestream.lake.errors import is_conflict
 from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.foreign_commits import MAPPING, MARK
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.progress import TableProgress, application
+from lakestream_spark.write.errors import UnwritableTable
 from lakestream_spark.write.field_ids import of_delta
 
 if TYPE_CHECKING:

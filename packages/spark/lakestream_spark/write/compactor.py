@@ -174,7 +174,7 @@ class Compactor:
         query = self._query
         found = query.lastProgress if query is not None else None
         if found is not None and found.numInputRows:
-            self._progress = compactor_files.of_spark(msgspec.json.decode(found.json))
+            self._progress = _progress_of(msgspec.json.decode(found.json))
         return self._progress
 
     # The lock
@@ -342,3 +342,15 @@ class Compactor:
         except LeaseLost:
             return True
         return self._stopping.is_set()
+
+
+def _progress_of(found: Mapping[str, Any]) -> QueryProgress:
+    """Return Spark's progress as the record of it."""
+    return QueryProgress(
+        batch=int(found.get("batchId", -1)),
+        began=str(found.get("timestamp", "")),
+        segments=int(found.get("numInputRows", 0)),
+        input_per_second=float(found.get("inputRowsPerSecond") or 0.0),
+        processed_per_second=float(found.get("processedRowsPerSecond") or 0.0),
+        seconds=float(found.get("durationMs", {}).get("triggerExecution", 0)) / 1000,
+    )

@@ -46,11 +46,12 @@ import pyarrow.parquet as pq
 from lakestream.lake.errors import UnfitSubject
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import encryption, ends, partitions
-from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
+from lakestream.lake.table import encryption, partitions
 from lakestream.lake.table.schema import REMOVED_COLUMN, SUBJECT_MOST, TABLE_COLUMNS, Layout, escaped, table_schema
 from lakestream_spark.write.field_ids import with_ids
+from lakestream_spark.write.file_ends import EndWriter
 from lakestream_spark.write.file_statistics import FileStatistics, Path
+from lakestream_spark.write.layouts import GROUP_ROWS, PAGE_SETTING, RUN_SEQS
 
 SPOOL_BYTES = 32 * 1024 * 1024
 """Size of the messages that are sorted together; about three times as much is in memory."""
@@ -107,7 +108,7 @@ class _File:
         self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
         bounded = [name for name in _BOUNDED if name in schema.names]
         bounded += [".".join(path) for path in indexed if path[0] in schema.names]
-        self._sink = ends.EndWriter(self._content)
+        self._sink = EndWriter(self._content)
         self._writer = pq.ParquetWriter(
             self._sink, with_ids(schema), write_statistics=bounded, write_page_index=True, store_schema=False,
             max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS, write_page_checksum=True,

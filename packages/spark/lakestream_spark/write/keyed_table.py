@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import deletion_vectors, encryption, ends
+from lakestream.lake.table import deletion_vectors, encryption
 from lakestream.lake.table.actions import AddFile, locate
 from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.log import TableLog, log_directory
@@ -45,8 +45,10 @@ from lakestream_spark.write.commit import Commit, forget
 from lakestream_spark.write.data_files import NewFile
 from lakestream_spark.write.deletion import add_with_vectors
 from lakestream_spark.write.field_ids import with_ids
+from lakestream_spark.write.file_ends import EndWriter
 from lakestream_spark.write.keyed_rows import OWN, KeyedChanges, changes, key_texts, payload_columns
 from lakestream_spark.write.misfits import small_ones
+from lakestream_spark.write.widening import widened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,7 +196,7 @@ class KeyedTable:
                 encryption.begin(self.path)
             commit.describe(self._metadata(fields, stated))
         else:
-            commit.change_schema(lambda schema: _widened(schema, fields))
+            commit.change_schema(lambda schema: widened(schema, fields))
             _restate(commit, stated)
         before = self._progress()
         if not is_new and (0 if before is None else before.last_index) != after:
@@ -273,7 +275,7 @@ class KeyedTable:
         """Write rows into a file that no commit names yet."""
         name = f"part-00000-{uuid.uuid4()}.c000.snappy.parquet"
         with self._storage.writing(f"{self.path}/{name}") as content:
-            sink = ends.EndWriter(content)
+            sink = EndWriter(content)
             options = {"write_page_checksum": True, "encryption_properties": encryption.writing(self.path)}
             writer = pq.ParquetWriter(sink, with_ids(rows.schema), store_schema=False, **options)
             writer.write_table(rows, row_group_size=GROUP_ROWS)
@@ -351,31 +353,3 @@ def _fields(schema: str, policy: KeyedPolicy) -> list[dict[str, Any]]:
         return own + [{**field, "name": name, "nullable": True} for name, field in zip(names, inner, strict=True)]
     names = payload_columns(list(found), keep_data=not policy.fields)
     return own + [found[name] for name in names]
-
-
-def _widened(schema: str, fields: list[dict[str, Any]]) -> str:
-    """Return the JSON of the table's schema with further columns, and further fields of its records."""
-    found = msgspec.json.decode(schema)
-    _widen(found["fields"], fields)
-    return msgspec.json.encode(found).decode()
-
-
-def _widen(there: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
-    by_name = {field["name"]: field for field in there}
-    for field in wanted:
-        known = by_name.get(field["name"])
-        if known is None:
-            there.append(field)
-        else:
-            _widen_type(known["type"], field["type"])
-
-
-def _widen_type(there: Any, wanted: Any) -> None:
-    if not (isinstance(there, dict) and isinstance(wanted, dict)):
-        return
-    if there["type"] == "struct":
-        _widen(there["fields"], wanted["fields"])
-    elif there["type"] == "array":
-        _widen_type(there["elementType"], wanted["elementType"])
-    elif there["type"] == "map":
-        _widen_type(there["valueType"], wanted["valueType"])

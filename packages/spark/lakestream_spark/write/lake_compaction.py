@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, StillCloned, TableBusy, first_line, with_remedy
+from lakestream.lake.errors import LakeError, TableBusy, first_line
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.staging.staging import StagedStream
@@ -36,6 +36,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.locks import COMPACTOR_LOCK, mark
 from lakestream_spark.write.clone_worker import CloneWorker
 from lakestream_spark.write.commit import own_session
+from lakestream_spark.write.errors import StillCloned, with_remedy
 from lakestream_spark.write.stream_compaction import CommitPlan, CompactionOptions, Outcome, StreamCompaction
 from lakestream_spark.write.tasks import Output, written
 

@@ -597,7 +597,7 @@ class Maintainer:
             found = read(self._storage, clone)
             # Only sequences in these files: for others the mirror may still have uncompacted rows.
             inside = vacuum.within(self._storage, needed & files, runs)
-            if found is not None and inside and (gone := erasures.missing(self._storage, clone, inside)):
+            if found is not None and inside and (gone := vacuum.missing(self._storage, clone, inside)):
                 uid = found[1].metadata.configuration[UID_PROPERTY]
                 erasures.leave_note(self._storage, clone, uid, self._clock(), gone)
             self.detach(clone, needed & files)

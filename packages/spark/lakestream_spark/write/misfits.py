@@ -25,7 +25,7 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import check, encryption, ends
+from lakestream.lake.table import check, encryption
 from lakestream.lake.table.actions import AddFile, locate, table_file
 from lakestream.lake.table.check import Damage
 from lakestream.lake.table.encryption import open_file
@@ -38,6 +38,7 @@ from lakestream.lake.table.state import TableFollower
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream_spark.write.commit import Commit, forget
 from lakestream_spark.write.data_files import NewFile
+from lakestream_spark.write.file_ends import EndWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ class MisfitFiles:
         self._held, self._rows = [], 0
         name = f"part-{len(self._written):05}-{uuid.uuid4()}.c000.snappy.parquet"
         with self._storage.writing(f"{self._table}/{name}") as content:
-            sink, keys = ends.EndWriter(content), encryption.writing(self._table)
+            sink, keys = EndWriter(content), encryption.writing(self._table)
             options = {"write_page_checksum": True, "encryption_properties": keys}
             writer = pq.ParquetWriter(sink, MISFIT_SCHEMA, store_schema=False, **options)
             writer.write_table(rows)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.errors import DamagedTable
 from lakestream.lake.staging import staging
 from lakestream.lake.staging.staging import StagedSegment, StreamIdentity
 from lakestream.lake.storage.storage import Storage
@@ -26,6 +25,7 @@ from lakestream.lake.table.check import Damage, RepairRequest, asked, settle
 from lakestream.lake.table.log import TableLog, TableVersion
 from lakestream.lake.table.progress import TableProgress, application
 from lakestream_spark.write.commit import Commit, plain
+from lakestream_spark.write.errors import DamagedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,12 +29,12 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import ends
 from lakestream.lake.table.actions import locate
 from lakestream.lake.table.log import TableVersion
-from lakestream.lake.table.policy import GROUP_ROWS, PAGE_SETTING, RUN_ROWS
 from lakestream_spark.write import iceberg_files
 from lakestream_spark.write.commit import Commit
+from lakestream_spark.write.file_ends import of_file
+from lakestream_spark.write.layouts import GROUP_ROWS, PAGE_SETTING, RUN_ROWS
 from lakestream_spark.write.maintenance_plan import Bin, layers
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Rewriter:
         return [{**add, "dataChange": False, "tags": self._tags(commit.table, add)} for add in adds]
 
     def _tags(self, table: str, add: Mapping[str, Any]) -> dict[str, str]:
-        return {**(add.get("tags") or {}), **ends.of_file(self._storage, locate(table, add["path"])).tags()}
+        return {**(add.get("tags") or {}), **of_file(self._storage, locate(table, add["path"])).tags()}
 
 
 def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:

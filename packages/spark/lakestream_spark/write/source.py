@@ -60,13 +60,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import staging
-from lakestream.lake.staging.scan import News, Scanner
+from lakestream.lake.staging.scan import Scanner
 from lakestream.lake.staging.staging import StagedSegment, StagedStream
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import batches, state
 from lakestream.lake.table.state import TableFollower
 from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream_spark.write.backlog import has_removed_rows
+from lakestream_spark.write.news import News
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -294,7 +296,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return True if a stream's table lacks staged segments, or may still have rows of removed messages."""
         watch = self._watches.get(name)
         try:
-            return stream.last_index > reached or (watch is not None and batches.has_removed_rows(watch))
+            return stream.last_index > reached or (watch is not None and has_removed_rows(watch))
         except (LakeError, OSError):
             return True  # the batch reports it
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy, leaves_doubt
+from lakestream.lake.errors import BadSegment, LakeError, TableBusy, leaves_doubt
 from lakestream.lake.staging import clone_request, quarantine, staging
 from lakestream.lake.staging.staging import StagedStream
 from lakestream.lake.storage import locks, paths
@@ -51,12 +51,12 @@ from lakestream.lake.table.schema import (
     SUBJECT_LIMIT,
     SUBJECT_MOST,
     Layout,
-    choose_bounds,
 )
 from lakestream.lake.table.state import has_kept_table, kept_table
 from lakestream.lake.table.typed_columns import EMPTY, of_table
-from lakestream_spark.write import file_statistics, iceberg_files, repair
+from lakestream_spark.write import file_statistics, iceberg_files, layouts, repair
 from lakestream_spark.write.data_files import Values, partition_values
+from lakestream_spark.write.errors import DamagedTable, StillCloned
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.misfits import MisfitTable
 from lakestream_spark.write.replay import Replay
@@ -540,13 +540,13 @@ class StreamCompaction:
             return Layout("bucket")  # the log names values and bounds of partitions
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
-        want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
+        want = layouts.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
         if want.kind in ("tokens", "fields") and self._too_many(batch, want, current):
             want = Partition("bucket")
-        if current is not None and policy.layout_agrees(current, want, asked, decided_for):
+        if current is not None and layouts.layout_agrees(current, want, asked, decided_for):
             return current
         if want.kind != "bucket":
-            return Layout(want.kind, tokens=want.tokens, terms=policy.typed_terms(want.terms))
+            return Layout(want.kind, tokens=want.tokens, terms=layouts.typed_terms(want.terms))
         return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
     def _too_many(self, batch: CommitBatch, want: Partition, current: Layout | None) -> bool:
@@ -575,13 +575,13 @@ class StreamCompaction:
         """Return bounds of buckets with about equal numbers of subjects."""
         step = -(-len(batch.parts) // SAMPLED_SEGMENTS)
         some = batch.parts[::step]
-        most = max(1, policy.SAMPLE // len(some))
-        subjects = [text for part in some for text in segments.sample_subjects(part.path, part.after, most)]
-        return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
+        most = max(1, layouts.SAMPLE // len(some))
+        subjects = [text for part in some for text in layouts.sample_subjects(part.path, part.after, most)]
+        return layouts.choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
     def _rewrite(self, layout: Layout, asked: policy.StreamPolicy) -> None:
         self._table.rewrite(layout, None if self._watch.head.progress is None else _json(self._watch.head.progress))
-        if iceberg_files.is_wanted(self._storage, self.table, asked.table_properties()):
+        if iceberg_files.is_wanted(self._storage, self.table, wanted_properties(asked)):
             self._table.identify()
 
 

@@ -16,39 +16,34 @@ import msgspec
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from lakestream.lake.errors import (
-    DamagedLog,
-    ForeignTable,
-    KeptTable,
-    LateCommit,
-    StillCloned,
-    TableBusy,
-    UnwritableTable,
-)
+from lakestream.lake.errors import DamagedLog, TableBusy
 from lakestream.lake.staging.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.locks import Lock
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import encryption, ends
+from lakestream.lake.table import encryption
 from lakestream.lake.table.actions import MetaData, locate
 from lakestream.lake.table.batches import SeqRows
 from lakestream.lake.table.log import TableLog, log_directory
-from lakestream.lake.table.partitions import combinations, spark_values
 from lakestream.lake.table.policy import (
+    HOUR_NS,
+    ICEBERG_KEY,
     LOG_CLEANUP_PROPERTY,
-    MANAGED_PROPERTIES,
+    LOG_RETENTION_PROPERTY,
     ON_DELETE_PROPERTY,
-    PAGE_SETTING,
     PARTITION_KEY,
     RETENTION_PROPERTY,
-    RUN_SEQS,
-    SAMPLE,
+    TIME_TRAVEL_PROPERTY,
+    TOMBSTONES_PROPERTY,
     StreamPolicy,
     of_config,
 )
 from lakestream.lake.table.schema import (
+    CLEAR_KEY,
     CREATED_PROPERTY,
+    JSON_SCHEMA_PROPERTY,
+    MASK_KEY,
     REMOVED_COLUMN,
     REMOVED_DDL,
     STREAM_PROPERTY,
@@ -65,6 +60,9 @@ from lakestream.lake.table.state import TableFollower
 from lakestream_spark.write import deletion
 from lakestream_spark.write.clones import References
 from lakestream_spark.write.commit import Commit, forget, jvm, plain
+from lakestream_spark.write.errors import ForeignTable, KeptTable, LateCommit, StillCloned, UnwritableTable
+from lakestream_spark.write.file_ends import of_file
+from lakestream_spark.write.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE, combinations, spark_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +76,18 @@ TABLE_PROPERTIES = {
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 """Set on tables by subject or by tokens: their directories then have random names instead of escaped subjects, which
 some readers decode wrongly, and which may be too long for a file system."""
+MANAGED_PROPERTIES = (
+    RETENTION_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ON_DELETE_PROPERTY,
+    JSON_SCHEMA_PROPERTY,
+    ICEBERG_KEY,
+    MASK_KEY,
+    CLEAR_KEY,
+    PARTITION_KEY,
+    LOG_CLEANUP_PROPERTY,
+)
+"""Table properties that follow from the metadata; a table lacks those whose keys are not set."""
 SET_PROPERTY = "lakestream.set"
 """Names of the Delta properties that the stream's metadata has set, so that they can be unset with it."""
 
@@ -318,7 +328,7 @@ class StreamTable:
         files = list(commit.state().files.values())
         for add in files:
             copy = commit.identify(plain(add), keep=True)
-            tags = ends.of_file(self._storage, locate(self.path, copy["path"])).tags()
+            tags = of_file(self._storage, locate(self.path, copy["path"])).tags()
             commit.add([{**copy, "tags": tags}])
         commit.remove(files, data_change=False)
         commit.run("optimize")
@@ -452,9 +462,28 @@ def _order(layout: Layout) -> list[Any]:
     return [*layout.columns, functions.floor(functions.col("seq") / functions.lit(RUN_SEQS)), "subject", "seq"]
 
 
+def table_properties(policy: StreamPolicy) -> dict[str, str]:
+    """Return the table properties that follow from the policy, without those at their defaults."""
+    found = policy.properties | policy.masks
+    if policy.archive:
+        found[RETENTION_PROPERTY] = "archive"
+    if policy.time_travel_ns is not None:
+        found[TIME_TRAVEL_PROPERTY] = str(policy.time_travel_ns)
+        interval = f"interval {-(-policy.time_travel_ns // HOUR_NS)} hours"
+        for name in (LOG_RETENTION_PROPERTY, TOMBSTONES_PROPERTY):
+            found.setdefault(name, interval)
+    if policy.keep_table:
+        found[ON_DELETE_PROPERTY] = "keep"
+    if policy.json_schema is not None:
+        found[JSON_SCHEMA_PROPERTY] = policy.json_schema
+    if policy.iceberg:
+        found[ICEBERG_KEY] = policy.iceberg
+    return found
+
+
 def wanted_properties(policy: StreamPolicy) -> dict[str, str]:
     """Return all properties that follow from the stream's metadata."""
-    found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text, LOG_CLEANUP_PROPERTY: "false"}
+    found = {**table_properties(policy), PARTITION_KEY: policy.partition.text, LOG_CLEANUP_PROPERTY: "false"}
     set_by_user: Sequence[str] = sorted(name for name in found if name not in MANAGED_PROPERTIES)
     if set_by_user:
         found[SET_PROPERTY] = msgspec.json.encode(set_by_user).decode()

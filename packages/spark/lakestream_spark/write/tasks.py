@@ -31,6 +31,7 @@ from lakestream_spark.write import file_statistics
 from lakestream_spark.write.data_files import DataFiles, NewFile
 from lakestream_spark.write.file_statistics import INDEXED, Path
 from lakestream_spark.write.misfits import MisfitFiles
+from lakestream_spark.write.widening import widened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +121,8 @@ class CommitColumns(msgspec.Struct, frozen=True, kw_only=True):
     def widen(self, schema: str) -> str:
         """Return the JSON of a table's schema with these columns."""
         more = [SCHEMA_COLUMN, *([FORMAT_COLUMN] if self.drop_data else [])]
-        return typed_columns.widened(schema, self.table, more)
+        texts = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for name in more]
+        return widened(schema, [*texts, *typed_columns.delta_type(self.table)["fields"]])
 
 
 def _by_version(reference: str) -> tuple[str, int, str]:

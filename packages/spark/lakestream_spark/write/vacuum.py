@@ -180,3 +180,20 @@ def _holds(storage: Storage, path: str, runs: Runs) -> bool:
     except FileNotFoundError:  # deleted by VACUUM
         pass
     return False
+
+
+def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
+    """Return those of the sequences that no row of the table's newest version has."""
+    import numpy as np
+
+    from lakestream.lake.table.scan import Scan  # loads pyarrow
+
+    sql = f"SELECT seq FROM t WHERE seq BETWEEN {runs[0][0]} AND {runs[-1][1]} ORDER BY seq"
+    there = Scan(table, storage=storage).query(sql).column("seq").to_numpy()
+    gone: list[tuple[int, int]] = []
+    for first, last in runs:
+        for seq in there[np.searchsorted(there, first) : np.searchsorted(there, last, "right")].tolist():
+            gone += [(first, seq - 1)] if seq > first else []
+            first = seq + 1
+        gone += [(first, last)] if first <= last else []
+    return gone

@@ -183,37 +183,3 @@ def test_what_is_not_a_stream_is_passed_over(lake: str) -> None:
     storage.write(f"{storage.root}/segments/S/stray", b"")
     storage.write(f"{storage.root}/accounts/A/streams/T/_delta_log/0.json", b"")
     assert Scanner(lake).scan() == []
-
-
-def test_staging_ends_a_wait_for_news_and_nothing_else_does(tmp_path: Path, segment: Path) -> None:
-    lake = str(tmp_path / "lake")
-    lakes.require(lake, create=True)
-    staging.stage(segment, 1, 5, identity(1), lake)
-    news, asked = scan.News(lake), 0
-    assert news.wait(0)  # nothing was seen before
-    assert not news.wait(0)
-
-    def stage_at_the_third(seconds: float) -> bool:
-        nonlocal asked
-        assert 0 < seconds <= scan.LOOK_SECONDS
-        asked += 1
-        if asked == 3:
-            staging.stage(segment, 6, 9, identity(1), lake)
-        return False
-
-    assert news.wait(60, stage_at_the_third)
-    assert asked == 3
-    staging.stage(segment, 1, 5, identity(2), lake)  # during the scan
-    assert news.wait(60)
-    assert not news.wait(60, lambda seconds: True)
-
-
-def test_in_an_object_store_a_wait_for_news_takes_its_time(
-    tmp_path: Path, segment: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s3_server.enter(monkeypatch)
-    lake = s3_server.url(tmp_path.name)
-    news = scan.News(lake)
-    assert news.wait(0)
-    staging.stage(segment, 1, 5, identity(1), lake)
-    assert not news.wait(0)

@@ -11,6 +11,8 @@ from lakestream.lake.errors import BadPolicy
 from lakestream.lake.table import policy, schema
 from lakestream.lake.table.policy import Partition
 from lakestream.lake.table.schema import Layout
+from lakestream_spark.write import layouts
+from lakestream_spark.write.table import table_properties
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +37,7 @@ def test_every_setting_is_understood() -> None:
     assert found.partition == Partition("tokens", tokens=(1, 3))
     assert found.time_travel_ns == 30 * 86_400 * 1_000_000_000
     assert found.json_schema == "price DOUBLE"
-    assert found.table_properties() == {
+    assert table_properties(found) == {
         "delta.enableChangeDataFeed": "true",
         "lakestream.retention": "archive",
         "lakestream.time_travel": str(30 * 86_400 * 1_000_000_000),
@@ -111,22 +113,22 @@ AUTO, BY_SUBJECT, TOKENS, BUCKET = Partition(), Partition("subject"), Partition(
     ],
 )
 def test_the_rule_by_number_of_subjects(asked: Partition, subjects: int, kind: str) -> None:
-    assert policy.wanted_partition(asked, subjects).kind == kind
+    assert layouts.wanted_partition(asked, subjects).kind == kind
 
 
 def test_a_table_leaves_buckets_only_when_something_else_is_asked_for() -> None:
     buckets = Layout("bucket", bounds=("m",))
-    assert policy.wanted_partition(AUTO, 3, buckets, "auto").kind == "bucket"
-    assert policy.wanted_partition(BY_SUBJECT, 3, buckets, "auto").kind == "subject"
-    assert policy.layout_agrees(buckets, policy.wanted_partition(AUTO, 3, buckets, "auto"), AUTO, "auto")
-    assert not policy.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "auto")
-    assert policy.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "bucket:16")
-    assert not policy.layout_agrees(Layout("tokens", (1,)), TOKENS, TOKENS, "tokens:1")
+    assert layouts.wanted_partition(AUTO, 3, buckets, "auto").kind == "bucket"
+    assert layouts.wanted_partition(BY_SUBJECT, 3, buckets, "auto").kind == "subject"
+    assert layouts.layout_agrees(buckets, layouts.wanted_partition(AUTO, 3, buckets, "auto"), AUTO, "auto")
+    assert not layouts.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "auto")
+    assert layouts.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "bucket:16")
+    assert not layouts.layout_agrees(Layout("tokens", (1,)), TOKENS, TOKENS, "tokens:1")
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=8), max_size=300), st.integers(1, 64))
 def test_bounds_cut_subjects_into_ranges_in_the_order_of_their_bytes(subjects: list[str], buckets: int) -> None:
-    bounds = schema.choose_bounds(subjects, buckets)
+    bounds = layouts.choose_bounds(subjects, buckets)
     assert len(bounds) < buckets or not bounds
     assert [bound.encode() for bound in bounds] == sorted({bound.encode() for bound in bounds})
     ordered = sorted(set(subjects), key=str.encode)
@@ -149,7 +151,7 @@ def test_schemas_and_payloads_that_are_not_kept_are_understood() -> None:
     found = policy.parse({"lakestream.schema": " orders@3 ", "lakestream.data": "drop-when-typed"})
     assert (found.schema, found.drop_data) == ("orders@3", True)
     assert policy.parse({"lakestream.schema": '{"a.>": "orders"}'}).drop_data is False
-    assert found.table_properties() == {}
+    assert table_properties(found) == {}
 
 
 @pytest.mark.parametrize(

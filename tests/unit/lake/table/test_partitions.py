@@ -24,6 +24,7 @@ from lakestream.lake.table.schema import (
     message_schema,
 )
 from lakestream_iceberg.schema import partition_fields
+from lakestream_spark.write import layouts
 from lakestream_spark.write.data_files import DataFiles, NewFile
 from lakestream_spark.write.field_ids import field_id
 
@@ -79,10 +80,10 @@ def test_a_table_tells_its_layout() -> None:
     assert layout_of(layout.columns, msgspec.json.encode({"fields": fields}).decode()) == layout
     fields[0]["metadata"] = {}
     assert layout_of(layout.columns, msgspec.json.encode({"fields": fields}).decode()) is None
-    assert policy.layout_agrees(layout, Partition("fields", terms=("$time", "hour", "$b")), Partition(), None)
-    assert not policy.layout_agrees(layout, Partition("fields", terms=("hour", "$b")), Partition(), None)
+    assert layouts.layout_agrees(layout, Partition("fields", terms=("$time", "hour", "$b")), Partition(), None)
+    assert not layouts.layout_agrees(layout, Partition("fields", terms=("hour", "$b")), Partition(), None)
     assert LAYOUT.metadata("by_field1") == {FIELD_METADATA: "country"}
-    inner = Layout("fields", terms=policy.typed_terms(("$time.a b", "$hour(time.x)", "$time")))
+    inner = Layout("fields", terms=layouts.typed_terms(("$time.a b", "$hour(time.x)", "$time")))
     assert inner.terms == ("$time_.a_x20_b", "$hour(time_.x)", "$time_")
     fields = [{"name": name, "metadata": inner.metadata(name)} for name in inner.columns]
     assert layout_of(inner.columns, msgspec.json.encode({"fields": fields}).decode()) == inner
@@ -188,7 +189,7 @@ def test_too_many_values_are_refused_before_they_become_files(tmp_path: Path) ->
 
 def test_partitions_of_other_times_do_not_count() -> None:
     values = [{"by_day": f"2026-05-{day:02}", "by_field1": country} for day in range(1, 30) for country in ("de", None)]
-    assert partitions.combinations(values) == 2
+    assert layouts.combinations(values) == 2
 
 
 def test_an_iceberg_table_has_the_same_partitions_under_ids_of_their_own() -> None:

@@ -29,6 +29,7 @@ from lakestream.schemas.columns import (
     ddl,
     record_of,
 )
+from lakestream_spark.write.widening import widened
 
 pytestmark = pytest.mark.unit
 
@@ -146,16 +147,17 @@ def test_the_schema_in_the_log_keeps_what_it_has() -> None:
     wide, _ = place(
         EMPTY, record_of([("a", List(struct(n=INTEGER)), True, "parts"), ("d", UINT64, True, "")], root=True)
     )
-    found = typed_columns.widened(before, wide, ["schema"])
+    text = {"name": "schema", "type": "string", "nullable": True, "metadata": {}}
+    found = widened(before, [text, *typed_columns.delta_type(wide)["fields"]])
     assert json.loads(found)["fields"][:3] == names
     assert [field["name"] for field in json.loads(found)["fields"]] == ["bucket", "seq", "token12", "schema", "a", "d"]
     assert json.loads(found)["fields"][4]["metadata"] == {"comment": "parts"}
     assert place(typed_columns.of_table(found), wide)[0] == typed_columns.of_table(found)
     wider, _ = place(typed_columns.of_table(found), version(a=List(struct(q=NUMBER))))
-    again = json.loads(typed_columns.widened(found, wider))["fields"][4]
+    again = json.loads(widened(found, typed_columns.delta_type(wider)["fields"]))["fields"][4]
     assert [field["name"] for field in again["type"]["elementType"]["fields"]] == ["n", "q"]
     assert again["metadata"] == {"comment": "parts"}
-    assert typed_columns.widened(found, wide, ["schema"]) == found
+    assert widened(found, [text, *typed_columns.delta_type(wide)["fields"]]) == found
 
 
 VALUES: list[tuple[Type, list[Any]]] = [

@@ -39,7 +39,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.history import FAILING, FAILING_RETRY_S, PER_STREAM, SharedCache, ThreadHistory
 from lakestream.server.lake.presence import Presence
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream_spark.write import data_files
+from lakestream_spark.write import data_files, layouts
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit
@@ -79,7 +79,7 @@ def columns(rows: Sequence[Record]) -> dict[str, Any]:
 def write(table: Path, rows: Sequence[Record], by: str | None = None, **more: Any) -> None:
     data = {**columns(rows), **more}
     if by == "bucket":
-        bounds = schema.choose_bounds((schema.subject_text(subject)[0] for subject in SUBJECTS), 3)
+        bounds = layouts.choose_bounds((schema.subject_text(subject)[0] for subject in SUBJECTS), 3)
         data["bucket"] = pa.array([schema.bucket_of(text, bounds) for text in data["subject"].to_pylist()], pa.int32())
     elif by == "token1":
         data["token1"] = pa.array([text.split(".")[0] for text in data["subject"].to_pylist()])
