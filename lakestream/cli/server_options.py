@@ -20,7 +20,6 @@ import typer
 from lakestream.lake.flush import ServerCredentials
 
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
-DEFAULT_MONITOR = "http://127.0.0.1:8222"
 
 _LOGIN = "Login to the server"
 
@@ -46,16 +45,6 @@ FirstOption = Annotated[
 ]
 ContextOption = Annotated[
     str, _option("--context", "NATS_CONTEXT", "A context of the nats command: server and login.", metavar="NAME")
-]
-MonitorOption = Annotated[
-    str,
-    typer.Option(
-        "--monitor",
-        envvar="LAKESTREAM_MONITOR",
-        metavar="URL",
-        help="The server's monitoring port (`serve -m`).",
-        show_default=DEFAULT_MONITOR,
-    ),
 ]
 
 

@@ -67,21 +67,6 @@ class LakeAway(LakeError, PublicError):
         )
 
 
-class LakeSilent(LakeError):
-    """Raised when a lake gives no answer at all.
-
-    Args:
-        path: the file that was read.
-        seconds: time that was waited.
-    """
-
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__(
-            f"the lake does not answer: reading {path} took more than {seconds:g} s. Check the mount, or the network "
-            "to the object store; clients of a server still read what its log has"
-        )
-
-
 def _remedy(reason: str) -> str:
     if "credentials" in reason:
         return "renew the credentials of the server (those of its environment need a restart)"

@@ -25,8 +25,6 @@ QUERY_STREAM = "$LAKE.API.SQL."
 """Followed by a stream's name: queries of this stream alone."""
 FLOW, CANCEL = "$LAKE.API.SQL.FLOW.", "$LAKE.API.SQL.CANCEL."
 """Followed by the id of a query; FLOW also by the number of a batch."""
-OUTCOME = "$LAKE.EVENT.sql"
-"""Subject of the outcome of each query, for an audit trail."""
 RESPONSE_TYPE = "io.lakestream.api.v1.sql_response"
 
 PART, BATCH = "Lake-Sql-Part", "Lake-Sql-Batch"
@@ -90,16 +88,6 @@ def requester(header: bytes, client: ClientInfo) -> SqlUser | None:
     if (client.kind == "Leafnode" and not client.id) or client.kind == "System" or client.answers:
         return None
     return SqlUser(client.user, client.sees, client.roles, client.service)
-
-
-class SqlOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """End of a query. `reply`: the reply subject of its request, which names it. `error`: a code, without the text,
-    which may have values of rows that not everybody may see."""
-
-    reply: str
-    rows: int = 0
-    bytes: int = 0
-    error: int = 0
 
 
 class SqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +157,5 @@ def encode_headers(values: Mapping[str, str | int]) -> bytes:
 
 
 def error_headers(code: int, text: str) -> dict[str, str | int]:
-    """Return the headers of an error."""
     # A header keeps single blanks only, and a mark under a place needs all of them.
     return {ERROR_CODE: code, ERROR: text, ERROR_TEXT: json.dumps(text).replace("  ", " \\u0020")}

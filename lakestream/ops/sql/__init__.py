@@ -7,6 +7,5 @@ In reading order:
 - `processes.py`: One process that answers queries (packages/sql/lakestream_sql/child.py).
 - `question.py`: A query that is put to its process.
 - `pool.py`: The processes that answer queries, of the service over NATS or of the console.
-- `figures.py`: Figures of the service, for metrics and for discovery.
 - `listeners.py`: Listeners of other protocols for SQL, each in a process of its own.
 """

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption
+from lakestream.cli.server_options import CaOption
 from lakestream.cli.terminal import JsonOption, console, print_json
 from lakestream.config.errors import StartError
 from lakestream.config.loading import load
@@ -22,7 +22,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.progress import waiting
 from lakestream_commands import checks
 from lakestream_commands.checks import CheckFinding
-from lakestream_commands.monitor import Monitor, MonitorFailed
+from lakestream_commands.monitor import DEFAULT_MONITOR, Monitor, MonitorFailed
 
 DEFAULT_STORE = "data"
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}

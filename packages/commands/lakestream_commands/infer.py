@@ -20,11 +20,11 @@ import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import MAX_FIELD_NAME, MAX_FIELDS
 from lakestream.schemas.errors import Misfit, RowMisfit
 from lakestream_schemas.json_schema.bounds import MAX_DEPTH
 from lakestream_schemas.json_schema.codec import JsonCodec
 from lakestream_schemas.json_schema.shapes import UNNAMEABLE
+from lakestream_schemas.records import MAX_FIELD_NAME, MAX_FIELDS
 
 MAX_SAMPLE = 100_000
 """Maximum number of payloads that are looked at."""

@@ -16,20 +16,34 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from lakestream.cli.link import ClientLink, TransferFailed
-from lakestream.cli.server_options import DEFAULT_MONITOR, Server
+from lakestream.cli.server_options import Server
 from lakestream.lake.flush import plain_url
 
+DEFAULT_MONITOR = "http://127.0.0.1:8222"
 TIMEOUT_S = 5.0
 """Timeout of a page."""
 PAGE_LIMIT = 1024
 """Connections that are fetched; a page of /connz holds no more."""
 STREAM_LIMIT = 1_000_000
 """Accounts that are fetched with their streams, in one page."""
+
+
+MonitorOption = Annotated[
+    str,
+    typer.Option(
+        "--monitor",
+        envvar="LAKESTREAM_MONITOR",
+        metavar="URL",
+        help="The server's monitoring port (`serve -m`).",
+        show_default=DEFAULT_MONITOR,
+    ),
+]
 
 
 class MonitorFailed(Exception):

@@ -11,9 +11,17 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.server_options import MonitorOption, Server, with_server
+from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, console, counted, print_json, short, size
-from lakestream_commands.monitor import MonitoredServer, MonitoredStream, MonitorFailed, monitored, snapshot, warnings
+from lakestream_commands.monitor import (
+    MonitoredServer,
+    MonitoredStream,
+    MonitorFailed,
+    MonitorOption,
+    monitored,
+    snapshot,
+    warnings,
+)
 
 STREAMS = 20
 """Streams that are shown without --all, those with the largest lag first."""

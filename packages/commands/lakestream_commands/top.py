@@ -17,12 +17,13 @@ import msgspec
 import typer
 
 from lakestream.cli.link import exits
-from lakestream.cli.server_options import MonitorOption, Server, with_server
+from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, short, size
 from lakestream_commands.monitor import (
     Monitor,
     MonitoredServer,
     MonitorFailed,
+    MonitorOption,
     NatsMonitor,
     monitored,
     snapshot,

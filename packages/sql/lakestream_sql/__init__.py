@@ -21,6 +21,7 @@ In reading order:
 - `visible.py`: The rows that a user may see.
 - `masking.py`: The columns that a user sees masked.
 - `confined.py`: Confinement of queries to the tables of one account.
+- `first_answer.py`: The first answer of a lake.
 - `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
 - `messages.py`: Messages between the server and a process that answers queries (child.py).
 - `batches.py`: Results in batches of limited size.

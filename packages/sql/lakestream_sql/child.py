@@ -27,7 +27,7 @@ import msgspec
 
 from lakestream import extras
 from lakestream.extras import ExtraMissing
-from lakestream.lake.errors import LakeError, LakeSilent
+from lakestream.lake.errors import LakeError
 from lakestream.lake.last_messages import PAGE, LastPage
 from lakestream.protocol.sql import ResultColumn
 from lakestream_sql.messages import (
@@ -71,8 +71,8 @@ def main() -> None:
     _limit(opened)
     try:
         from lakestream.lake.storage import paths
-        from lakestream.lake.storage.probe import require_answer
         from lakestream_sql.confined import QueryBounds
+        from lakestream_sql.first_answer import require_answer
         from lakestream_sql.session import Session  # loads DuckDB
 
         bounds = QueryBounds(opened.memory, opened.threads)
@@ -111,7 +111,7 @@ def _failure(error: BaseException, lake: str) -> Failure:
     if isinstance(error, MemoryError):
         return Failure("the query needs more memory than one may have")
     text = str(error).replace(lake, "the lake").replace(f"lake://{lake.replace('://', '/', 1)}", "the lake")
-    return Failure(text, UNAVAILABLE if isinstance(error, LakeSilent | ExtraMissing) else getattr(error, "code", 400))
+    return Failure(text, UNAVAILABLE if isinstance(error, ExtraMissing) else getattr(error, "code", 400))
 
 
 def _serve(plain: Session, opened: Open, ask: Ask, next_message: Callable[[], bytes], out: BinaryIO) -> None:

@@ -24,10 +24,10 @@ from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
-from lakestream.lake.storage.probe import require_answer
 from lakestream.spark import ENTRY_POINTS
 from lakestream_sql import TAIL_BYTES, Timestamps
 from lakestream_sql.completion import DELIMITERS, Completer
+from lakestream_sql.first_answer import require_answer
 from lakestream_sql.tokens import Language, split
 
 HISTORY_LENGTH = 1000

@@ -13,11 +13,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, messa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.columns import JSON, MAX_NESTING, List, Map, Scalar
+from lakestream.schemas.columns import JSON, List, Map, Scalar
 from lakestream.schemas.errors import BadSchema
 from lakestream_schemas.protobuf.codec import ProtobufCodec
 from lakestream_schemas.protobuf.model import message_of, read_files
 from lakestream_schemas.protobuf.protoc import compile_proto
+from lakestream_schemas.records import MAX_NESTING
 
 pytestmark = pytest.mark.unit
 

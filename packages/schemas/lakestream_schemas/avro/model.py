@@ -20,8 +20,9 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import columns, scalars
-from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, RecordType, Scalar, Type, check_size
+from lakestream.schemas.columns import JSON, List, Map, RecordType, Scalar, Type
 from lakestream.schemas.errors import BadSchema
+from lakestream_schemas.records import MAX_FIELDS, MAX_NESTING, check_size, record_of
 
 MAX_SCHEMA_DEPTH = 120
 """Maximum nesting depth of a schema's JSON."""
@@ -218,7 +219,7 @@ def record(node: AvroType, root: bool = False) -> RecordType:
     """Return the columns of a record."""
     if root and nesting(node) > MAX_NESTING:
         raise BadSchema(f"fields nest deeper than {MAX_NESTING}")
-    found = columns.record_of(
+    found = record_of(
         ((name, *column(part), node.comments.get(name, "")) for name, part in zip(node.names, node.parts, strict=True)),
         root,
     )

@@ -19,12 +19,13 @@ import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars as limits
-from lakestream.schemas.columns import RecordType, check_size
+from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import BadSchema, Unfit, within
 from lakestream.schemas.payloads import Codec
 from lakestream_schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
 from lakestream_schemas.json_schema.shapes import PATTERNS, Shapes
 from lakestream_schemas.json_schema.values import convert
+from lakestream_schemas.records import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,10 @@ import jsonschema_rs
 import msgspec
 
 from lakestream.schemas import columns, scalars
-from lakestream.schemas.columns import INSTANT, JSON, MAX_FIELDS, MAX_NESTING, List, Map, Scalar, Type
+from lakestream.schemas.columns import INSTANT, JSON, List, Map, Scalar, Type
 from lakestream.schemas.errors import BadSchema
 from lakestream_schemas.json_schema.bounds import Node, resolve
+from lakestream_schemas.records import MAX_FIELDS, MAX_NESTING, record_of
 
 Check = Callable[[Any], bool]
 MAX_PATTERN = 1 << 20
@@ -253,7 +254,7 @@ class Shapes:
                 reason = f"the property {name[:40]!r} has a quote, a backslash or a control character"
                 raise BadSchema(reason, where[:80], "leave it out of the schema")
         shapes = tuple(self._shape(child, f"{where}/{name}", stack) for name, child in properties.items())
-        record = columns.record_of(
+        record = record_of(
             (
                 (name, shape.type, name not in required or shape.nullable, _comment(properties[name]))
                 for name, shape in zip(properties, shapes, strict=True)

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from lakestream.schemas import scalars
-from lakestream.schemas.columns import INSTANT, JSON, MAX_NESTING, UINT64, List, Map, RecordType, walk
+from lakestream.schemas.columns import INSTANT, JSON, UINT64, List, Map, RecordType, walk
 from lakestream.schemas.errors import Unfit
 from lakestream.schemas.payloads import Codec
 from lakestream_schemas.protobuf.model import (
@@ -30,6 +30,7 @@ from lakestream_schemas.protobuf.model import (
     parts_of,
     read_files,
 )
+from lakestream_schemas.records import MAX_NESTING
 
 if TYPE_CHECKING:
     import pyarrow as pa

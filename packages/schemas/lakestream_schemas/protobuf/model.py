@@ -32,8 +32,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from lakestream.schemas import columns
-from lakestream.schemas.columns import JSON, MAX_FIELDS, MAX_NESTING, List, Map, RecordType, Type, check_size
+from lakestream.schemas.columns import JSON, List, Map, RecordType, Type
 from lakestream.schemas.errors import BadSchema
+from lakestream_schemas.records import MAX_FIELDS, MAX_NESTING, check_size, record_of
 
 WRAPPERS = {
     f"google.protobuf.{name}Value"
@@ -244,7 +245,7 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 def columns_of(parts: tuple[MessageField, ...], root: bool = False) -> RecordType:
     """Return the columns of a message."""
-    found = columns.record_of(((part.field.name, part.type, part.field.has_presence, "") for part in parts), root)
+    found = record_of(((part.field.name, part.type, part.field.has_presence, "") for part in parts), root)
     if root:
         check_size(found)
     return found

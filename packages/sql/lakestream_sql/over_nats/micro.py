@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from lakestream import __version__
-from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ports import Bus, ClientInfo, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.gotime import format_time
+from lakestream_sql.over_nats.figures import SqlFigures
 
 NAME = "lakestream-sql"
 """Name of the service."""

@@ -13,7 +13,6 @@ import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
 from lakestream.lake.flush import FLUSH, FLUSHED
-from lakestream.ops.sql.figures import SqlFigures
 from lakestream.ops.sql.pool import Pool
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
 from lakestream.ops.sql.question import FLUSH_WAIT_NS, MAX_STREAMS, MentionedBy, put
@@ -24,10 +23,14 @@ from lakestream.protocol.durations import format_duration
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest
 from lakestream_sql.messages import Ask, QueryColumns, Summary
+from lakestream_sql.over_nats.figures import SqlFigures
 from lakestream_sql.visible import Viewer
 
 INTEREST_NS = SECOND
 """Interval at which a query is ended whose client is gone (1 s)."""
+
+OUTCOME = "$LAKE.EVENT.sql"
+"""Subject of the outcome of each query, for an audit trail."""
 
 RESERVED_BYTES = 4096
 """Bytes of a message beside its payload: headers of a batch are shorter."""
@@ -43,6 +46,16 @@ class QueryRefused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class SqlOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """End of a query. `reply`: the reply subject of its request, which names it. `error`: a code, without the text,
+    which may have values of rows that not everybody may see."""
+
+    reply: str
+    rows: int = 0
+    bytes: int = 0
+    error: int = 0
 
 
 class ClientGone(Exception):
@@ -317,6 +330,6 @@ class RunningQuery:
 
 def tell_outcome(bus: Bus, reply: bytes, rows: int = 0, size: int = 0, error: int = 0) -> None:
     """Tell an audit trail, if there is one, how a query ended."""
-    if bus.interest(sql.OUTCOME.encode()):
-        outcome = sql.SqlOutcome(reply.decode("utf-8", "replace"), rows, size, error)
-        bus.send(Single(sql.OUTCOME.encode(), payload=msgspec.json.encode(outcome)))
+    if bus.interest(OUTCOME.encode()):
+        outcome = SqlOutcome(reply.decode("utf-8", "replace"), rows, size, error)
+        bus.send(Single(OUTCOME.encode(), payload=msgspec.json.encode(outcome)))

@@ -27,8 +27,8 @@ from lakestream.schemas.columns import (
     Type,
     arrow_type,
     ddl,
-    record_of,
 )
+from lakestream_schemas.records import record_of
 from lakestream_spark.write.widening import widened
 
 pytestmark = pytest.mark.unit

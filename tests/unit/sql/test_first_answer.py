@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.errors import LakeSilent, StorageFailed
-from lakestream.lake.storage import probe
-from lakestream.lake.storage.probe import require_answer
+from lakestream.lake.errors import StorageFailed
 from lakestream.lake.storage.storage import Storage
+from lakestream_sql import first_answer
+from lakestream_sql.first_answer import LakeSilent, require_answer
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def test_a_lake_that_does_not_answer_is_named_with_the_place_of_the_wait(
         answered.wait()
         return ""
 
-    monkeypatch.setattr(probe, "read_id", hang)
+    monkeypatch.setattr(first_answer, "read_id", hang)
     path = f"{tmp_path}/_lake.json"
     with pytest.raises(LakeSilent, match=f"reading {path} took more than 0.01 s"):
         require_answer(str(tmp_path), said.append, 0.01, 0.005)
@@ -39,6 +39,6 @@ def test_any_answer_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = list[str]()
     require_answer(str(tmp_path), said.append)
     require_answer(str(tmp_path / "none"), said.append)
-    monkeypatch.setattr(probe, "read_id", deny)
+    monkeypatch.setattr(first_answer, "read_id", deny)
     require_answer(str(tmp_path), said.append)
     assert said == []
