@@ -179,7 +179,6 @@ class _ImportGraph:
         self._all: dict[str, list[int]] = {}
 
     def add(self, importer: str, wanted: Import) -> None:
-        """Add an import."""
         at = len(self.imports)
         self.imports.append(wanted)
         self._called.append(subjects_of(wanted).ours)

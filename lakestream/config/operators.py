@@ -106,7 +106,6 @@ def _as_resolver(key: str, item: Item) -> ResolverOptions:
 
 
 def url_resolver(url: str) -> ResolverOptions:
-    """Return the resolver of this URL."""
     return ResolverOptions(kind="url", url=url if url.endswith("/") else f"{url}/")
 
 

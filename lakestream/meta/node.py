@@ -56,7 +56,6 @@ class CallFailed(msgspec.Struct, frozen=True):
         return cls(error.code, error.err_code, error.description) if error is not None else None
 
     def error(self) -> ApiError:
-        """Return the API error."""
         return ApiError(self.code, self.err_code, self.description)
 
 

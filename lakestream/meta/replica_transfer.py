@@ -274,7 +274,6 @@ class Fetch:
             self._site.lake_through(self._replica, self._ask)
 
     def cancel(self) -> None:
-        """Cancel the transfer."""
         self._end("", "it is not wanted any more")
 
     def _ask(self, lake_through: int) -> None:

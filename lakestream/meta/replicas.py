@@ -311,7 +311,6 @@ class Replicas:
         return replica is not None and replica.readable
 
     def of(self, account: str) -> list[Replica]:
-        """Return the replicas of an account."""
         return [replica for replica in self.by_uid.values() if replica.account == account]
 
     # ------------------------------------------------------------------ end

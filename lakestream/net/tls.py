@@ -212,7 +212,6 @@ class ServerContext:
 
     Args:
         tls: the options, checked by `config.tls.check_files`.
-        verify: ask for client certificates as the options say; False: never.
 
     Attributes:
         context: of connections.
@@ -223,11 +222,11 @@ class ServerContext:
         TlsError: a file cannot be used.
     """
 
-    def __init__(self, tls: TlsOptions, *, verify: bool = True) -> None:
+    def __init__(self, tls: TlsOptions) -> None:
         from cryptography import x509
 
         self.options = tls
-        self._verifies = verify and (tls.needs_certificates or tls.verify_optional)
+        self._verifies = tls.needs_certificates or tls.verify_optional
         pairs = ((tls.cert_file, tls.key_file),) if tls.cert_file else tls.certs
         self._by_name: dict[str, ssl.SSLContext] = {}
         self._authorities: dict[x509.Name, x509.Certificate] = {}

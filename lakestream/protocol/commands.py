@@ -31,7 +31,6 @@ class Single(msgspec.Struct, gc=False, array_like=True):
         return self
 
     def messages(self, begin: int, end: int) -> Iterable[Single]:
-        """Return this message in an iterable."""
         return (self,)
 
     def stop(self, begin: int, end: int) -> int:

@@ -68,7 +68,6 @@ class MessageBlock(msgspec.Struct, gc=False, kw_only=True):
         return ListedMessages(self.listed[part], to=self.to)
 
     def message(self, at: int) -> Single:
-        """Return one of the messages."""
         return self.listed[at]
 
     def messages(self, begin: int, end: int) -> Sequence[Single]:

@@ -84,7 +84,6 @@ class Publishes(msgspec.Struct, gc=False):
         return len(self.subjects)
 
     def message(self, at: int) -> Single:
-        """Return one of the messages."""
         reply, reply_length, payload, length = self.places[at * WIDTH : at * WIDTH + WIDTH]
         buf, header = self.buf, payload - self.heads[at] if self.heads else payload
         reply_to, block = buf[reply : reply + reply_length], buf[header:payload]

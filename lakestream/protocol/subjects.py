@@ -176,7 +176,6 @@ class SubjectFilters:
             self.add(one)
 
     def add(self, one: bytes) -> None:
-        """Add a filter."""
         node = self._root
         for token in one.split(b"."):
             node = node.setdefault(token, {})

@@ -229,5 +229,4 @@ class RangedFile(io.RawIOBase):
         return found
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Read from an offset on."""
         return self._storage.read_range(self._path, offset, size)

@@ -82,7 +82,6 @@ class TableState(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """Return the version."""
         return self.head.version
 
     def added_after(self, version: int) -> list[TableFile]:

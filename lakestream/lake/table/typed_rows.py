@@ -80,7 +80,6 @@ class _Run:
         self._rule_of: dict[str, Rule | None] = {}
 
     def rule(self, subject: str) -> Rule | None:
-        """Return the rule for a subject."""
         if self.rules is not None and subject not in self._rule_of:
             self._rule_of[subject] = self._pinned(self.rules.rule(subject.encode()))
         return self._rule_of.get(subject)

@@ -80,10 +80,9 @@ def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
         raise CorruptRecord(*error.args) from None
 
 
-def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
-    """Yield the records that lie back to back in `buf[start:end]`. Raise CorruptRecord at a damaged one."""
-    stop = len(buf) if end is None else end
-    offset = start
+def iter_records(buf: bytes, start: int = 0) -> Iterator[Record]:
+    """Yield the records that lie back to back in `buf[start:]`. Raise CorruptRecord at a damaged one."""
+    offset, stop = start, len(buf)
     try:
         while offset < stop:
             record, offset = native.decode_record(Record, buf, offset, stop, True)

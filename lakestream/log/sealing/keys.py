@@ -95,7 +95,6 @@ class Keyring:
         self.random = random
 
     def new(self) -> ScopeKey:
-        """Return a new key."""
         return ScopeKey(self.random(16), self.random(32))
 
     def wrap(self, key: ScopeKey, flags: int = 0) -> bytes:

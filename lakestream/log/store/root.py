@@ -143,7 +143,6 @@ class StoreRoot:
         return cls(path, lock, files)
 
     def stream_directory(self, account: str, stream: str) -> str:
-        """Return the directory of a stream."""
         return os.path.join(self.path, account_directory(account), STREAMS, stream)
 
     def accounts(self, files: Files) -> list[str]:

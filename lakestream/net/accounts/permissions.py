@@ -27,7 +27,6 @@ class PermissionViolation(NamedTuple):
 
 
 def publish_refusal(subject: bytes) -> PermissionViolation:
-    """Return the violation of a publish to `subject`."""
     shown = quoted(subject)
     return PermissionViolation(f"Permissions Violation for Publish to {shown}", f"Publish Violation - Subject {shown}")
 

@@ -402,7 +402,6 @@ class LeafNodes:
         return sorted(lacking)
 
     def in_account(self, account: Account) -> list[AcceptedLeaf]:
-        """Return the leaf nodes in an account."""
         return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]
 
     def traffic(self) -> Traffic:

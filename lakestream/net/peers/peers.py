@@ -237,7 +237,6 @@ class RoutePeers:
     # ------------------------------------------------------------------ known nodes
     @property
     def node(self) -> NodeInfo:
-        """Return this node."""
         return self._node
 
     def update(self, **changes: Any) -> None:

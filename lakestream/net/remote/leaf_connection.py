@@ -321,7 +321,6 @@ class LeafConnection(OutgoingConnection, Outbox[bytes]):
             self.write(b"".join(out))
 
     def end(self, reason: str) -> None:
-        """End the connection."""
         self.reason = self.reason or reason
         if self.transport is not None:
             self.transport.abort()

@@ -99,7 +99,6 @@ class Paths:
         return len(self._live) + len(self._dormant)
 
     def get(self, key: bytes) -> Path | None:
-        """Return the path with that key."""
         return self._live.get(key) or self._dormant.get(key)
 
     def open(self, key: bytes, to: DeliverTarget) -> Path:

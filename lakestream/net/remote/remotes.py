@@ -66,7 +66,6 @@ class Remotes:
         return next((one for one in every if one.account == account and one.domain == domain), None)
 
     def domains(self, account: str) -> list[str]:
-        """Return the domains of the remotes that an account has."""
         return sorted(one.domain for one in (*self._served, *self._temporary) if one.account == account and one.domain)
 
     def open(self, options: RemoteOptions) -> RemoteDomain:

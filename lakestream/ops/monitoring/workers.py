@@ -238,7 +238,6 @@ Encoded = list[tuple[list[str], list[tuple[dict[str, str], list[float | Buckets]
 
 
 def encode_sheet(sheet: Sheet) -> bytes:
-    """Return a sheet as bytes."""
     found = [
         ([one.name for one in rows.families], [(each.labels, each.values) for each in rows.rows])
         for rows in sheet.rows()

@@ -194,11 +194,11 @@ class Request:
         except JsonError as error:
             raise api_error(10025, err=str(error)) from None
 
-    def parse_if_json(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
+    def parse_if_json(self, record: type[S], name: str = "") -> S:
         """Return the body as a record, like `parse`; a body that does not begin an object or array counts as absent."""
         if self.body.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
             return record()
-        return self.parse(record, name, strict=strict)
+        return self.parse(record, name)
 
     @property
     def empty_body(self) -> bool:

@@ -240,7 +240,6 @@ def decode_membership(body: bytes) -> Membership:
 
 
 def entry_of(frame: Frame) -> LogEntry:
-    """Return a frame as an entry of a message."""
     return LogEntry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
 
 

@@ -27,7 +27,6 @@ class Reads:
         return bool(self._new)
 
     def add(self, context: object) -> None:
-        """Add a read."""
         self._new.append(context)
 
     def ask(self, round_id: int, index: int) -> None:

@@ -438,5 +438,4 @@ def unapplied(error: Exception) -> LogError:
 
 
 def failure_of(error: BaseException | None) -> Exception:
-    """Return `error` as the failure of a group."""
     return error if isinstance(error, Exception) else RuntimeError(f"the write was given up: {error!r}")
