@@ -41,9 +41,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "not-served.md").read_text()
 
 
 @pytest.mark.parametrize(("level", "key"), PAIRS)
-def test_a_key_of_nats_server_is_known_and_documented_if_it_is_not_served(
-    tmp_path: Path, level: str, key: str
-) -> None:
+def test_a_key_of_nats_server_is_known_and_documented_if_it_is_not_served(tmp_path: Path, level: str, key: str) -> None:
     path = tmp_path / "nats.conf"
     for value in VALUES:
         path.write_text(LEVELS[level].text % f"{key}: {value}")
