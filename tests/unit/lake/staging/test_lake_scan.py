@@ -17,7 +17,7 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
-from lakestream.lake.table import batches
+from lakestream_spark.write import backlog
 from tests.lake.model import unstage_through
 from tests.s3_server import S3Server
 
@@ -140,9 +140,9 @@ def test_a_stream_that_cannot_be_read_is_work_so_that_it_is_told(lake: str) -> N
     """`compact --once` ended without a word about it."""
     directory = staging.directory_of(lake, identity(1))
     staging.introduce(open_storage(lake), directory, identity(1))
-    assert not batches.has_work(lake)
+    assert not backlog.has_work(lake)
     open_storage(lake).write(f"{directory}/{paths.STREAM_FILE}", b"{")
-    assert batches.has_work(lake)
+    assert backlog.has_work(lake)
 
 
 def test_an_encrypted_stream_is_written_in_the_format_that_older_releases_leave_alone(lake: str) -> None:
