@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,9 @@ FIRST = int(os.environ.get("LAKESTREAM_SIM_FIRST", "1"))
 BATCH = 50
 """Seeds per test, which several workers share."""
 CORE, GROUP = 12 * TIMES, 8 * TIMES
-SOME = 3
-"""Tests of groups in `make test`; the others are heavy."""
+SOME_CORES, SOME_GROUPS = 8, 3
+"""Tests in `make test`; the others are heavy. Those of the core are the 400 seeds in which tests/sim/test_bugs.py has
+to find each planted bug."""
 
 
 def _run(shell: str, batch: int) -> Counter[str]:
@@ -35,7 +37,11 @@ def _run(shell: str, batch: int) -> Counter[str]:
     return happened
 
 
-@pytest.mark.parametrize("batch", range(CORE))
+def _batches(count: int, some: int) -> list[Any]:
+    return [pytest.param(each, marks=[pytest.mark.heavy] if each >= some else []) for each in range(count)]
+
+
+@pytest.mark.parametrize("batch", _batches(CORE, SOME_CORES))
 def test_the_core_keeps_its_promises_under_faults(batch: int) -> None:
     happened = _run("core", batch)
     for what in (
@@ -51,9 +57,7 @@ def test_the_core_keeps_its_promises_under_faults(batch: int) -> None:
     assert happened["rolled back"] <= happened["restores"], "nobody else has less than it had confirmed"
 
 
-@pytest.mark.parametrize(
-    "batch", [pytest.param(each, marks=[pytest.mark.heavy] if each >= SOME else []) for each in range(GROUP)]
-)
+@pytest.mark.parametrize("batch", _batches(GROUP, SOME_GROUPS))
 def test_a_group_with_its_log_keeps_its_promises_under_faults(batch: int) -> None:
     happened = _run("group", batch)
     for what in ("acked", "reads answered", "truncations", "seals", "membership changes"):
