@@ -28,8 +28,6 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("patient")
 
-gc.disable()  # until all tests are collected: a million objects that stay
-
 TESTS = Path(__file__).parent
 HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
 """In these folders every test is `heavy` unless it is marked `smoke`."""
@@ -109,10 +107,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item, keep in zip(items, wanted, strict=True) if keep]
 
 
-def pytest_collection_finish() -> None:
-    """Exempt the tests and all modules from the collection of garbage, which begins now."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Look for no garbage among the tests and all modules, a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _asks_nats_server(item: pytest.Item) -> bool:
