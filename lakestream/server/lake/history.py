@@ -168,6 +168,7 @@ class ThreadHistory:
         self._guard = threading.Lock()
         self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
+        self._loading: asyncio.Future[None] | None = None  # kept, so that it is not collected meanwhile
 
     def refuse(self, why: str) -> None:
         """Set the reason why the table must not be read now (it is an older copy than the log requires), or ""."""
@@ -239,17 +240,17 @@ class ThreadHistory:
             self._shared.note_use()
             self._shared.answered(began, False)
         if ahead:
+            self._loading = asyncio.ensure_future(self._load(table, ahead))
+        return found
 
-            def load() -> None:
-                with suppress(HistoryUnavailable):  # the read that needs it raises that again
-                    table.load(ahead)
-
-            def loaded(_: asyncio.Future[None]) -> None:
+    async def _load(self, table: TableHistory, first: int) -> None:
+        async with self._under_way:
+            try:
+                with suppress(HistoryUnavailable, LakeAway):  # the read that needs it raises that again
+                    await self._call(lambda: table.load(first))
+            finally:
                 if self._closed or table is not self._table:
                     self._shared.close(table)
-
-            self._shared.submit(load).add_done_callback(loaded)
-        return found
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> Sequence[Record]:
         return self._trusted(await self._ask(lambda table: table.read_many(seqs, subjects)))

@@ -532,6 +532,7 @@ async def test_a_reader_in_sequence_finds_what_follows_in_memory(
         some = await read
         found += some
         first = some[-1].seq + 1
+        await asyncio.sleep(0)
         await asyncio.gather(*under_way[before:])
     assert found == stored
     assert waited <= 3, "for the first messages, and to open the table"
