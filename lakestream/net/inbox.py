@@ -33,6 +33,9 @@ TRIES = 4
 """Runs of one turn: a read with something else ends one. Those behind the last are handled one by one, so that none is
 parsed again and again."""
 
+REST = 256
+"""Reads that are handled at once after those of a turn were nothing for streams: gathering them saves nothing."""
+
 VERBS = (b"PUB ", b"HPUB ")
 """Beginnings of reads that may be a publish."""
 
@@ -286,22 +289,27 @@ class Gathering:
     def __init__(self, apart: Apart, call_first: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._apart, self._first = apart, call_first
         self._reads: list[tuple[GatheredReader, bytes]] = []
+        self._rest = 0
 
     def read(self, reader: GatheredReader, data: bytes) -> None:
         """Handle a read, at once or with others."""
-        if self._first is not None and len(data) <= SMALL_READ_BYTES and data.startswith(VERBS):
-            if not self._reads:
-                self._first(self.settle)
-            self._reads.append((reader, data))
-        else:
+        if self._first is None or len(data) > SMALL_READ_BYTES or not data.startswith(VERBS):
             if self._reads:
                 self.settle()
             reader.feed(data)
+        elif self._rest:  # nothing is gathered
+            self._rest -= 1
+            reader.feed(data)
+        else:
+            if not self._reads:
+                self._first(self.settle)
+            self._reads.append((reader, data))
 
     def settle(self) -> None:
         """Handle what is gathered."""
         reads, self._reads = self._reads, []
         begin, count, tries = 0, len(reads), TRIES
+        self._rest = REST if count >= FEW else 0
         while begin < count:
             end, hub = begin + 1, reads[begin][0].joins if tries and begin + FEW <= count else None
             while hub is not None and end < count and reads[end][0].joins is hub:
@@ -326,11 +334,15 @@ class Gathering:
             if payload + size + 2 != end:
                 break
             count += 1
+        others = 1
         while at < count:
             stop = hub.share(run, at, count, lambda at: reads[at][0].client)
             for (reader, _), size in zip(reads[at:stop], run.sizes(at, stop), strict=True):
                 reader.published(size)
-            if stop < count:  # it has other receivers, or there is more than a stream takes at once
-                reads[stop][0].feed(run.message(stop))
-            at = stop + 1
+            if stop > at:
+                others, self._rest = 1, 0
+            # What has other receivers is handled by itself, and twice as many messages each time that it follows such.
+            at, others = min(stop + others, count), others * 2
+            for (reader, _), message in zip(reads[stop:at], run.messages(stop, at), strict=True):
+                reader.feed(message)
         return count

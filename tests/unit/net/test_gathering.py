@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakestream.config.account_options import Permissions, SubjectRule, User
 from lakestream.net.connection import APART
-from lakestream.net.inbox import SMALL_READ_BYTES, Gathering
+from lakestream.net.inbox import REST, SMALL_READ_BYTES, Gathering
 from lakestream.ports import ClientInfo, Messages, Single
 from tests.unit.net.test_guarded_runs import World
 from tests.wire import pub
@@ -128,6 +128,26 @@ def test_messages_to_two_streams_are_a_run_for_each() -> None:
         client.data_received(pub(("one.a", "two.a")[at % 2], b"%d" % at, "_INBOX.a.1"))
     world.turn()
     assert [stream.runs for stream in world.streams] == [[5], [5], []]
+
+
+def test_messages_that_are_for_no_stream_are_soon_handled_at_once() -> None:
+    world = Clients(True)
+
+    def publish(subject: str) -> list[int]:
+        before = [client.in_msgs for client in world.clients]
+        for client in world.clients[2:]:
+            client.data_received(pub(subject, b"x"))
+        return [client.in_msgs - count for client, count in zip(world.clients[2:], before[2:], strict=True)]
+
+    assert publish("core.a") == [0, 0, 0]
+    world.turn()
+    for _ in range(REST // 3):
+        assert publish("core.a") == [1, 1, 1]
+    assert publish("one.a") == [1, 0, 0], "gathered again"
+    world.turn()
+    for _ in range(REST):
+        assert publish("one.a") == [0, 0, 0]
+        world.turn()
 
 
 def test_a_stream_that_looks_at_one_message_knows_its_sender() -> None:
