@@ -82,13 +82,19 @@ def _append_own(state: State, *, linked: bool = False) -> bool:
 
 
 def on_ask(state: State, sender: str, message: Recover) -> None:
-    """Answer a damaged member, if one log here has both ends of what it asks for."""
+    """Answer a damaged member, if one log here has both ends of what it asks for, or is known to be a part of such a
+    log."""
     log, own, room = state.log, state.held.frames, state.options.max_append_bytes
     ends = ((message.last, message.last_term), (message.held, message.held_term))
     if all(log.terms.term(index) == term for index, term in ends):
         through = message.held
     elif all(_held_term(state, index) == term for index, term in ends):
         through = state.held.cut[0]
+    elif log.terms.term(message.last) == message.last_term:
+        # An entry before the second end, of its term: the leader of that term had both in its log.
+        through, term = log.terms.newest(message.held, message.held_term)
+        if term != message.held_term or through <= message.last:
+            return
     else:
         return
     if message.last < through:

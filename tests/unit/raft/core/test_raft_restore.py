@@ -92,6 +92,27 @@ def test_every_entry_comes_back_that_one_member_has(gone: tuple[tuple[int, ...],
         assert net.bodies(name) == [frame.body for frame in WHOLE], leader
 
 
+def test_a_member_that_is_behind_fills_a_gap_with_entries_of_the_term_behind_it() -> None:
+    """It has none of those that were set aside (seed 83 of tests.damage)."""
+    whole = log_of(1, 2, 2, 2, 2, 2)
+    net = net_of(a=whole, b=whole, c=whole[:4])
+    damage(net, "a", 4)
+    damage(net, "b", 3, 4)
+    net.leader()
+    net.tick(3)
+    assert [net.bodies(name)[:6] for name in "abc"] == [[frame.body for frame in whole]] * 3
+
+
+def test_a_member_that_is_behind_fills_no_gap_with_entries_of_another_term() -> None:
+    whole = log_of(1, 1, 1, 2, 2, 2)
+    net = net_of(a=whole, b=whole, c=log_of(1, 1, 1, 1))
+    damage(net, "a", 4)
+    damage(net, "b", 4)
+    net.tick(8 * ELECTION)
+    assert all(net[name].role is not Role.LEADER for name in "abc")
+    assert [net[name].log.last for name in "ab"] == [3, 3]
+
+
 def test_gaps_that_touch_each_other_are_filled() -> None:
     """Neither member has the next entry that the other one had (seed 2926 of tests.sim.everywhere)."""
     net = net_of(a=WHOLE, b=WHOLE, c=WHOLE)
@@ -208,12 +229,16 @@ def wants(last: tuple[int, int], held: tuple[int, int]) -> Recover:
     return Recover(1, 5, False, *last, *held)
 
 
-def test_a_member_answers_only_if_its_log_has_both_ends() -> None:
+def test_a_member_answers_only_if_its_log_has_both_ends_or_entries_of_the_second_ones_term() -> None:
     """Otherwise its entries may be those of another leader, and were never in the log of the one that asks."""
     core = lone(1, 1, 2, 2, 2)
     assert answer(core, wants((2, 1), (5, 3))) is None
     assert answer(core, wants((3, 1), (5, 2))) is None
-    assert answer(core, wants((2, 1), (6, 2))) is None
+    assert answer(core, wants((2, 1), (6, 3))) is None
+    assert answer(core, wants((5, 2), (6, 2))) is None
+    part = answer(core, wants((2, 1), (6, 2)))
+    assert isinstance(part, SendEntries)
+    assert (part.first, part.last) == (3, 5)
     send = answer(core, wants((2, 1), (5, 2)))
     assert isinstance(send, SendEntries)
     assert (send.first, send.last) == (3, 5)
