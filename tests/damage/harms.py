@@ -178,8 +178,11 @@ class Scene:
         if stream == TABLED and len(spoiled) == len(self.nodes):
             return False  # its first entries have left the log: a damaged member needs the state of another one
         for index in set().union(*spoiled.values()):
-            having = [node.name for node in self.nodes if index in self.entries(node, stream)]
-            if all(index in spoiled[name] for name in having):
+            # The last entry of a node that is behind may be one that was replaced: nothing behind it tells.
+            having = [node.name for node in self.nodes if self.entries(node, stream).keys() >= {index, index + 1}]
+            if index < self.newest(stream) and all(index in spoiled[name] for name in having):
+                return False
+            if all(index in spoiled[node.name] for node in self.nodes if index in self.entries(node, stream)):
                 return False
         return True
 
