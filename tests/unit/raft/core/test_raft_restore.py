@@ -93,7 +93,7 @@ def test_every_entry_comes_back_that_one_member_has(gone: tuple[tuple[int, ...],
 
 
 def test_a_member_that_is_behind_fills_a_gap_with_entries_of_the_term_behind_it() -> None:
-    """It has none of those that were set aside (seed 83 of tests.damage)."""
+    """Entries that were set aside are not in its log (seed 83 of tests.damage)."""
     whole = log_of(1, 2, 2, 2, 2, 2)
     net = net_of(a=whole, b=whole, c=whole[:4])
     damage(net, "a", 4)
