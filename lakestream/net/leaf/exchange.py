@@ -358,6 +358,7 @@ class Exchange(Outbox[bytes]):
             case InterestEnds():
                 self._ends(event)
             case Ping():
+                self.write_gathered()  # it tells that everything before was sent
                 self._line.write(frames.PONG)
             case Pong():
                 self._line.answered()

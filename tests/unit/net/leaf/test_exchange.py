@@ -132,6 +132,15 @@ def test_a_flood_of_a_leaf_node_is_handled_in_slices_and_in_order(
     assert got[-1] == b"x"
 
 
+def test_a_pong_follows_the_messages_of_its_turn(world: World) -> None:
+    exchange, line = world.leaf()
+    world.takes(exchange, b"LS+ a\r\n")
+    world.hub.route(None, world.hub.system, Single(b"a", payload=b"x"))
+    world.takes(exchange, b"PING\r\n")
+    world.turn()
+    assert line.written.endswith(b"LMSG a 1\r\nx\r\nPONG\r\n")
+
+
 def test_changes_are_announced_once_a_turn_with_their_final_number(world: World) -> None:
     _, line = world.leaf()
     first = world.hub.subscribe(b"a", singly(_ignore))
