@@ -407,6 +407,8 @@ def many_clients(
                 if now < end:
                     sent[number] = now
                     of[number].send(frames[number])
+                else:
+                    poll.unregister(number)  # a PING may come, which no ack follows any more
         rate = Rate(len(took), time.perf_counter() - began)
     finally:
         poll.close()
