@@ -149,7 +149,7 @@ def rows(results: Sequence[Result]) -> list[campaigns.Row]:
         counts = Counter(how for result in chosen for how in result.outcomes.values())
         broken = sum(bool(result.broken) for result in chosen)
         said = "kept: streams " + ", ".join(f"{count} {how}" for how, count in counts.items())
-        fault = (draw.__doc__ or "").rstrip(".")
+        fault = (draw.__doc__ or "").partition("\n")[0].rstrip(".")
         result = f"{broken} broken" if broken else said
         if chosen:
             found.append(
