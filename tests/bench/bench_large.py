@@ -1,9 +1,9 @@
 """Measure one very large stream: publishes beside the compactor, memory, disk, a restart, and reads of the table.
 
-    python -m tests.bench.bench_large [--messages 50000000] [--dir DIRECTORY]
+    python -m tests.bench.bench_large [--messages 50000000] [--subjects 100000] [--dir DIRECTORY]
 
-Starts `lakestream up` with its defaults on a store in DIRECTORY, publishes JSON of about 95 bytes to 100,000 subjects
-in turn, and waits until the table has every message. Then: the memory of the server, and the most that it had; bytes of
+Starts `lakestream up` with its defaults on a store in DIRECTORY, publishes JSON of about 95 bytes to the subjects in
+turn, and waits until the table has every message. Then: the memory of the server, and the most that it had; bytes of
 log and lake; the time of a clean stop, and of a start until clients can connect; direct gets of sequences at random,
 the first ones and later ones, and of the last messages of subjects at random; a replay of a million messages from the
 beginning, by a consumer and by batches of direct gets; `count(*)`, and one subject, in SQL. Sequences and counts are
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import itertools
 import os
 import random
 import signal
@@ -39,8 +41,9 @@ from tests.bench.sql import payload
 
 READY = b"Listening for client connections on "
 MIB = 1 << 20
-SUBJECTS = 100_000
-STEP = 10 * SUBJECTS
+PIECE = 100_000
+"""Most subjects of which the frames are prepared together."""
+SHOWN = 10_000_000
 GETS = {"first": 200, "next": 1_000}
 REPLAYED = 1_000_000
 BATCH = 10_000
@@ -119,22 +122,23 @@ def stored(table: Path) -> int:
     return progress.last_seq if progress is not None else 0
 
 
-def fill(address: tuple[str, int], table: Path, messages: int) -> None:
+def fill(address: tuple[str, int], table: Path, messages: int, subjects: int) -> None:
     """Publish all messages, and wait for their table."""
     with Connection(address) as client:
         client.stream("LARGE", ["large.>"])
         reply = client.inbox + b".p"
 
-        def frame(number: int) -> bytes:
-            return publish(b"large.%d" % number, reply, payload(number))
+        def frame(first: int, number: int) -> bytes:
+            return publish(b"large.%d" % (first + number), reply, payload(first + number))
 
-        prepared = blocks(frame, most=SUBJECTS)
-        assert len(prepared.frames) * prepared.count == SUBJECTS, "STEP has whole cycles of them"
+        size = min(PIECE, subjects)
+        pieces = [blocks(functools.partial(frame, first), most=size) for first in range(0, subjects, size)]
+        assert all(len(piece.frames) * piece.count == size for piece in pieces), "a piece has each of its subjects"
         began = time.perf_counter()
-        for done in range(0, messages, STEP):
-            pipelined(client, prepared, most=STEP)
-            if not (done + STEP) % (10 * STEP):
-                show(f"{done + STEP:,} published", f"{(done + STEP) / (time.perf_counter() - began):,.0f}/s")
+        for done, piece in zip(range(size, messages + 1, size), itertools.cycle(pieces), strict=False):
+            pipelined(client, piece, most=size)
+            if not done % SHOWN:
+                show(f"{done:,} published", f"{done / (time.perf_counter() - began):,.0f}/s")
         took = time.perf_counter() - began
         behind = messages - stored(table)
         show("published beside the compactor", f"{messages / took:,.0f}/s, then {behind:,} behind")
@@ -146,7 +150,7 @@ def fill(address: tuple[str, int], table: Path, messages: int) -> None:
         )
 
 
-def read(process: psutil.Popen, address: tuple[str, int], store: Path, messages: int) -> None:
+def read(process: psutil.Popen, address: tuple[str, int], store: Path, messages: int, subjects: int) -> None:
     """Read in every way, and compare."""
     chance = random.Random(1)
 
@@ -169,8 +173,8 @@ def read(process: psutil.Popen, address: tuple[str, int], store: Path, messages:
             show(f"direct gets by sequence, the {name} {count:,}", f"{_times(took)}, {used}")
         took.clear()
         for _ in range(GETS["next"]):
-            number = chance.randrange(SUBJECTS)
-            last = messages - (messages - 1 - number) % SUBJECTS
+            number = chance.randrange(subjects)
+            last = messages - (messages - 1 - number) % subjects
             began = time.perf_counter()
             client.send(publish(b"$JS.API.DIRECT.GET.LARGE.large.%d" % number, client.inbox + b".g", b""))
             client.count(b"Nats-Sequence: %d\r\n" % last, 1)
@@ -190,7 +194,7 @@ def read(process: psutil.Popen, address: tuple[str, int], store: Path, messages:
     with Session(store / "lake", server=FlushServer()) as session:
         for query, answer in (
             ("SELECT count(*) FROM LARGE", messages),
-            ("SELECT count(*) FROM LARGE WHERE subject = 'large.77'", messages // SUBJECTS),
+            ("SELECT count(*) FROM LARGE WHERE subject = 'large.77'", messages // subjects),
         ):
             session.query(query).fetchall()
             began = time.perf_counter()
@@ -207,16 +211,18 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=50_000_000)
+    parser.add_argument("--subjects", type=int, default=100_000, help=f"a divisor or a multiple of {PIECE:,}")
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
-    messages = options.messages // STEP * STEP
+    subjects = options.subjects
+    messages = options.messages // max(PIECE, subjects) * max(PIECE, subjects)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
         store = Path(directory) / "store"
         table = store / "lake" / "streams" / "LARGE"
         with started(store) as (process, address, _):
             peak = Peak(process.pid)
             peak.start()
-            fill(address, table, messages)
+            fill(address, table, messages, subjects)
             peak.end()
             show("server's memory: at the end, the most", f"{peak.now() / MIB:,.0f} MiB, {peak.most / MIB:,.0f} MiB")
             show(
@@ -229,7 +235,7 @@ def main() -> None:
             show("start until it listens", f"{took:.2f} s")
             peak = Peak(process.pid)
             peak.start()
-            read(process, address, store, messages)
+            read(process, address, store, messages, subjects)
             peak.end()
             show("server's memory after reads, the most", f"{peak.now() / MIB:,.0f} MiB, {peak.most / MIB:,.0f} MiB")
 
