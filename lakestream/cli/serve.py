@@ -21,6 +21,7 @@ from lakestream.cli.flags import CommandLine, FlagError, parse, usage
 from lakestream.config.errors import SettingsError, StartError, reason_in_words
 from lakestream.config.loading import load, reloadable
 from lakestream.config.options import Flags, Options
+from lakestream.lazy_modules import leave_out
 from lakestream.logging import Logger
 from lakestream.server.early_signals import EARLY
 
@@ -193,6 +194,7 @@ def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker |
 
     bound_arenas()  # before any thread has an arena of its own
     share_with_pyarrow()
+    leave_out("pandas")  # which pyarrow loads at its first conversion: 50 MiB, and half of a first read's time
     if make is None:
         from lakestream.server.node import Node
 
