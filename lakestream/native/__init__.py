@@ -32,8 +32,10 @@ __all__ = [
     "note_ids",
     "parse_run",
     "record_subjects",
+    "records_match",
     "renew",
     "seek_ids",
+    "split_names",
     "split_records",
 ]
 
@@ -64,8 +66,10 @@ try:
         note_ids,
         parse_run,
         record_subjects,
+        records_match,
         renew,
         seek_ids,
+        split_names,
         split_records,
     )
 except ImportError as error:
@@ -91,8 +95,10 @@ except ImportError as error:
         note_ids,
         parse_run,
         record_subjects,
+        records_match,
         renew,
         seek_ids,
+        split_names,
         split_records,
     )
 

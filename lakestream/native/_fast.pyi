@@ -19,6 +19,8 @@ from lakestream.native.plain import header_values as header_values
 from lakestream.native.plain import note_ids as note_ids
 from lakestream.native.plain import parse_run as parse_run
 from lakestream.native.plain import record_subjects as record_subjects
+from lakestream.native.plain import records_match as records_match
 from lakestream.native.plain import renew as renew
 from lakestream.native.plain import seek_ids as seek_ids
+from lakestream.native.plain import split_names as split_names
 from lakestream.native.plain import split_records as split_records

@@ -798,6 +798,65 @@ def record_subjects(bytes buf not None, array.array offsets not None, array.arra
     return subjects
 
 
+def split_names(bytes packed not None):
+    cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(packed)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed), at, count, number, length
+    if size and text[0] >> 4 == 9:
+        at, count = 1, text[0] & 15
+    elif size >= 3 and text[0] == 0xDC:
+        at, count = 3, text[1] << 8 | text[2]
+    elif size >= 5 and text[0] == 0xDD:
+        at, count = 5, <Py_ssize_t> text[1] << 24 | text[2] << 16 | text[3] << 8 | text[4]
+    else:
+        raise ValueError("this is no list")
+    if count > size:
+        raise ValueError(f"{count} texts are not in {size} bytes")
+    cdef array.array marks = array.clone(NUMBERS, count + 1, False)
+    for number in range(count):
+        marks.data.as_uints[number] = at
+        if at + 2 < size and text[at] == 0xC4:
+            length = 2 + text[at + 1]
+        elif at + 3 < size and text[at] == 0xC5:
+            length = 3 + (text[at + 1] << 8 | text[at + 2])
+        else:
+            raise ValueError(f"text {number} has another form")
+        at += length
+    if at != size or at > MAX_OFFSET:
+        raise ValueError(f"{count} texts are {at} bytes, not {size}")
+    marks.data.as_uints[count] = at
+    return marks
+
+
+def records_match(
+    bytes buf not None, array.array offsets not None, array.array lengths not None, Py_ssize_t begin, rows not None,
+    array.array sizes not None, array.array ids not None, bytes packed not None, array.array marks not None,
+):
+    cdef const char *text = PyBytes_AS_STRING(buf)
+    cdef const char *names = PyBytes_AS_STRING(packed)
+    cdef Py_ssize_t at = begin, row, count = len(ids), start, end
+    cdef size_t number
+    cdef Fields it
+    check_places(offsets, lengths, begin, begin + len(rows))
+    check_places(ids, sizes, 0, count)
+    for row in rows:
+        if not 0 <= row < count:
+            raise IndexError(f"row {row} of {count}")
+        if lengths.data.as_uints[at] != sizes.data.as_uints[row]:
+            return False
+        find(buf, offsets, lengths, at, &it)
+        number = ids.data.as_uints[row]
+        if number + 1 >= <size_t> len(marks):
+            raise IndexError(f"name {number} of {len(marks) - 1}")
+        start, end = marks.data.as_uints[number], marks.data.as_uints[number + 1]
+        if not start + 3 <= end <= PyBytes_GET_SIZE(packed):
+            raise IndexError(f"name {number} is not in {PyBytes_GET_SIZE(packed)} bytes")
+        start += 2 if <uint8_t> names[start] == 0xC4 else 3
+        if it.subject_length != end - start or memcmp(text + it.subject_at, names + start, end - start) != 0:
+            return False
+        at += 1
+    return True
+
+
 def copy_records(bytes buf not None, array.array offsets not None, array.array lengths not None, some not None):
     cdef array.array places = array.clone(NUMBERS, len(some), False), sizes = array.clone(NUMBERS, len(some), False)
     cdef Py_ssize_t number, at, offset, length, size = 0

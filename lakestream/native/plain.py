@@ -474,6 +474,67 @@ def record_subjects(buf: bytes, offsets: array[int], lengths: array[int]) -> lis
     return [seen.setdefault(one[2], one[2]) for one in _stored(buf, offsets, lengths, 0, len(offsets))]
 
 
+def split_names(packed: bytes) -> array[int]:
+    """Return where each text of a MessagePack list of binary texts of 1 to 65,535 bytes begins, with its head, and
+    where the last one ends, as an array of 'I'. Raise ValueError."""
+    head, size = packed[:1], len(packed)
+    if head and head[0] >> 4 == 9:
+        at, count = 1, head[0] & 15
+    elif size >= 3 and head == b"\xdc":
+        at, count = 3, int.from_bytes(packed[1:3], "big")
+    elif size >= 5 and head == b"\xdd":
+        at, count = 5, int.from_bytes(packed[1:5], "big")
+    else:
+        raise ValueError("this is no list")
+    if count > size:
+        raise ValueError(f"{count} texts are not in {size} bytes")
+    marks = array("I")
+    for number in range(count):
+        marks.append(at)
+        if at + 2 < size and packed[at] == 0xC4:
+            at += 2 + packed[at + 1]
+        elif at + 3 < size and packed[at] == 0xC5:
+            at += 3 + int.from_bytes(packed[at + 1 : at + 3], "big")
+        else:
+            raise ValueError(f"text {number} has another form")
+    if at != size:
+        raise ValueError(f"{count} texts are {at} bytes, not {size}")
+    marks.append(at)
+    return marks
+
+
+def records_match(
+    buf: bytes,
+    offsets: array[int],
+    lengths: array[int],
+    begin: int,
+    rows: Sequence[int],
+    sizes: array[int],
+    ids: array[int],
+    packed: bytes,
+    marks: array[int],
+) -> bool:
+    """Return True if the records from index `begin` on, as many as `rows`, have the sizes of those rows, and the
+    subjects whose numbers are in `ids`: `packed` has them, `marks` are those of `split_names`. Hot. Raise as
+    `frame_deliveries`, IndexError for a row or a number without a cell."""
+    _check_records(offsets, lengths, begin, begin + len(rows))
+    _check_records(ids, sizes, 0, len(ids))
+    for row, at in zip(rows, range(begin, begin + len(rows)), strict=True):
+        if not 0 <= row < len(ids):
+            raise IndexError(f"row {row} of {len(ids)}")
+        if lengths[at] != sizes[row]:
+            return False
+        start, end = marks[ids[row]], marks[ids[row] + 1]
+        if not start + 3 <= end <= len(packed):
+            raise IndexError(f"name {ids[row]} is not in {len(packed)} bytes")
+        if (
+            _stored(buf, offsets, lengths, at, at + 1)[0][2]
+            != packed[start + (2 if packed[start] == 0xC4 else 3) : end]
+        ):
+            return False
+    return True
+
+
 def copy_records(
     buf: bytes, offsets: array[int], lengths: array[int], some: Sequence[int]
 ) -> tuple[bytes, array[int], array[int]]:

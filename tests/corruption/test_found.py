@@ -22,7 +22,8 @@ from lakestream.lake.table.state import TableFollower, position_of
 from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
-from lakestream.log.format.record import Record
+from lakestream.log.format.record import Record, encode_record
+from lakestream.log.format.records import Records, back_to_back
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.ports import History
 from lakestream.stream.core.reader import HistoryUnavailableError
@@ -136,6 +137,15 @@ async def test_a_message_of_the_lake_that_is_not_as_it_was_stored_is_refused(tmp
     assert not stream.store.is_local(first)
     record = await reader.fetch(first)
     assert record is not None
+    rows = await reader.fetch_run(first, 3, 1 << 20)
+    assert isinstance(rows, Records)
+    assert stream.store.outlined_so(rows)
+    for change in ({"subject": b"x" * len(record.subject)}, {"data": record.data + b"!"}):
+        other = msgspec.structs.replace(record, **change)
+        altered = [
+            encode_record(each.seq, each.time_ns, each.subject, each.header, each.data) for each in (other, *rows[1:])
+        ]
+        assert not stream.store.outlined_so(back_to_back(altered, rows.seqs))
     reader.history = Altered(history, data=record.data + b"!")
     for read in (reader.fetch(first), reader.fetch_many([first]), reader.fetch_run(first, 1, 1000)):
         with pytest.raises(HistoryUnavailableError, match=f"sequence {first} is not in the lake as it was stored"):

@@ -23,18 +23,19 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 from zlib import crc32
 
 import msgspec
 
+from lakestream import native
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import TIME_AT, subjects_at
+from lakestream.log.format.records import Records
 from lakestream.log.format.runs import Runs, stretches
 from lakestream.log.format.segment import Segment, read_footer
-from lakestream.native import check_records
 from lakestream.protocol.decoding import PackDecoder
 
 SUFFIX = ".outline"
@@ -95,7 +96,7 @@ class OutlineFile:
 
 class _Content(msgspec.Struct):
     runs: list[tuple[int, int]]
-    names: list[bytes]
+    names: msgspec.Raw
     ids: bytes
     sizes: bytes
     times: bytes
@@ -103,6 +104,38 @@ class _Content(msgspec.Struct):
 
 _CONTENT = PackDecoder(_Content)
 _NAMES = PackDecoder(list[bytes])
+
+
+class OutlineNames(Sequence[bytes]):
+    """The subjects of an outline as they lie in its file; one becomes an object when it is asked for.
+
+    Attributes:
+        packed: a list in MessagePack.
+        marks: where each begins in it, with its head, and the end of the last one.
+    """
+
+    __slots__ = ("marks", "packed")
+
+    def __init__(self, packed: bytes) -> None:
+        """Take the bytes of a list. Raise ValueError."""
+        self.packed, self.marks = packed, native.split_names(packed)
+
+    def __len__(self) -> int:
+        return len(self.marks) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        start = self.marks[at]
+        return self.packed[start + (2 if self.packed[start] == _SHORT else 3) : self.marks[at + 1]]
+
+
+_SHORT = 0xC4
+"""Head of a text of up to 255 bytes in MessagePack: this and a byte with its size. A longer one has two such bytes."""
 
 
 class OutlineRow(NamedTuple):
@@ -120,7 +153,7 @@ class Outline:
 
     def __init__(self) -> None:
         self.runs = Runs()
-        self.names: list[bytes] = []
+        self.names: OutlineNames | list[bytes] = []
         self.ids = array("I")
         self.sizes = array("I")
         self.times = array("q")
@@ -131,9 +164,26 @@ class Outline:
         row = self.runs.row(seq)
         return row if row >= 0 and self.sizes[row] else -1
 
+    def matches(self, records: Records, at: int, seqs: Sequence[int]) -> bool:
+        """Return True if records from index `at` on are these messages, with the subjects and sizes of their rows."""
+        try:
+            rows = self.runs.rows_of(seqs)
+        except LookupError:
+            return False
+        names, places = self.names, (records.buf, records.offsets, records.lengths, at)
+        assert isinstance(names, OutlineNames), "it was read from a file"
+        return native.records_match(*places, rows, self.sizes, self.ids, names.packed, names.marks)
+
+    def subjects(self, rows: Sequence[int]) -> list[bytes]:
+        """Return the subjects of rows."""
+        numbers = cells(self.ids, rows)
+        names = {number: self.names[number] for number in set(numbers)}
+        return [names[number] for number in numbers]
+
     def memory(self) -> int:
         """Return roughly the bytes of memory of this outline."""
-        return 16 * self.runs.rows + sum(map(len, self.names)) + 64 * len(self.names) + 512
+        assert isinstance(self.names, OutlineNames), "it was read from a file"
+        return 16 * self.runs.rows + len(self.names.packed) + 4 * len(self.names) + 512
 
     def add_segment(self, files: Files, path: str) -> None:
         """Add the messages of a sealed segment by reading the whole file. Block. Raise CorruptLog."""
@@ -142,7 +192,7 @@ class Outline:
         there = [row for row, length in enumerate(tables.lengths) if length]
         offsets, sizes = (array("I", [column[row] for row in there]) for column in (tables.offsets, tables.lengths))
         try:  # from now on nothing but the outline says which subjects these messages have
-            check_records(content, offsets, sizes)
+            native.check_records(content, offsets, sizes)
         except ValueError as error:
             raise CorruptLog(path, *error.args) from error
         row = 0
@@ -179,7 +229,7 @@ class Outline:
         made = Outline()
         made.runs = Runs.of([(first, last - first + 1) for first, last in stretches(seqs)])
         rows = self.runs.rows_of(seqs)
-        made.ids.extend(made._number(self.names[self.ids[row]]) for row in rows)
+        made.ids.extend(map(made._number, self.subjects(rows)))
         made.sizes.extend(self.sizes[row] for row in rows)
         made.times.extend(self.times[row] for row in rows)
         return made
@@ -187,6 +237,7 @@ class Outline:
     def _number(self, name: bytes) -> int:
         number = self._numbers.get(name)
         if number is None:
+            assert isinstance(self.names, list), "it is being made"
             number = self._numbers[name] = len(self.names)
             self.names.append(name)
         return number
@@ -213,7 +264,11 @@ def write_outline(
     """
     runs = outline.runs
     fields = _Content(
-        runs.pairs(), outline.names, outline.ids.tobytes(), outline.sizes.tobytes(), outline.times.tobytes()
+        runs.pairs(),
+        msgspec.Raw(msgspec.msgpack.encode(outline.names[:])),
+        outline.ids.tobytes(),
+        outline.sizes.tobytes(),
+        outline.times.tobytes(),
     )
     content = bytearray(msgspec.msgpack.encode(fields))
     content[0] += 1  # a map of one field more
@@ -372,10 +427,10 @@ def read_outline(files: Files, path: str) -> Outline:
     if crc32(memoryview(data)[at:]) != crc:
         raise CorruptLog(path, at, "the crc of the outline does not match")
     content = _CONTENT.decode(data[at:])
-    made = Outline()
+    made, names = Outline(), bytes(content.names)
     made.runs = Runs.of(content.runs)
     assert made.runs.rows == info.rows
-    made.names = content.names
+    made.names = OutlineNames(names)
     made.ids.frombytes(content.ids)
     made.sizes.frombytes(content.sizes)
     made.times.frombytes(content.times)
@@ -390,3 +445,10 @@ def _info(path: str, data: bytes) -> tuple[OutlineInfo, int, int]:
     if magic != _MAGIC or version != VERSION or crc32(head) != head_crc:
         raise CorruptLog(path, 0, "the head of the outline is damaged")
     return _INFO.decode(head), _HEAD.size + length, content_crc
+
+
+def cells(column: array[int], rows: Sequence[int]) -> Sequence[int]:
+    """Return the cells of rows, ascending, of a column."""
+    if rows and rows[-1] - rows[0] == len(rows) - 1:
+        return column[rows[0] : rows[-1] + 1]
+    return [column[row] for row in rows]

@@ -61,8 +61,9 @@ class Runs:
         self.next_seq = first_seq + count
         return gap
 
-    def rows_of(self, seqs: Sequence[int]) -> list[int]:
-        """Return the rows of sequences, ascending. Raise LookupError with the first one of a run where one has none."""
+    def rows_of(self, seqs: Sequence[int]) -> Sequence[int]:
+        """Return the rows of sequences, ascending; a range if both lie in one run without gaps. Raise LookupError with
+        the first one of a run where one has none."""
         found: list[int] = []
         at, end = 0, len(seqs)
         while at < end:
@@ -73,6 +74,8 @@ class Runs:
             if position < 0 or seqs[stop - 1] - self.firsts[position] >= rows - self.starts[position]:
                 raise LookupError(seqs[at])
             shift = self.starts[position] - self.firsts[position]
+            if isinstance(seqs, range) and stop - at == end:
+                return range(seqs[0] + shift, seqs[-1] + shift + 1)
             if isinstance(seqs, range):
                 found += range(seqs[at] + shift, seqs[stop - 1] + shift + 1)
             else:

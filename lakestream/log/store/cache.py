@@ -20,9 +20,9 @@ from lakestream.log.index.memory_limit import MAX_INDEX_MEMORY, IndexMemory
 
 MAX_FILES = 128
 """Maximum number of segments open for reading."""
-MAX_TABLE_BYTES = 256 << 20
-"""Bytes of memory for tables of sealed segments and for outlines: those of some 30 million messages in the log, half as
-many in outlines. A limit by subject that removes old messages at random reads all of them."""
+MAX_TABLE_BYTES = 128 << 20
+"""Bytes of memory (128 MiB) for tables of sealed segments and for outlines: those of some 16 million messages in the
+log, half as many in outlines. A limit by subject that removes old messages at random reads all of them."""
 
 
 class Loaded(Protocol):

@@ -135,6 +135,9 @@ class Rows(Protocol):
     def sizes(self, seqs: Sequence[int]) -> list[int]:
         """Return the bytes that each of these messages counts for."""
 
+    def outlined_so(self, records: Records) -> bool:
+        """Return True if outlines in memory have all of these messages, with the same subjects and sizes."""
+
     def total_size(self, seqs: Sequence[int]) -> int:
         """Return the bytes that messages count for together."""
 

@@ -137,6 +137,9 @@ class MemoryRows:
     def sizes(self, seqs: Sequence[int]) -> list[int]:
         return [_accounted(self._records[seq]) for seq in seqs]
 
+    def outlined_so(self, records: Records) -> bool:
+        return False
+
     def total_size(self, seqs: Sequence[int]) -> int:
         return sum(_accounted(self._records[seq]) for seq in seqs)
 

@@ -14,7 +14,7 @@ from operator import add, attrgetter
 from typing import TypeVar, cast
 
 from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, FileNotReadable
-from lakestream.log.format.outline import Outline, OutlineFile, OutlineRow, read_outline, read_rows
+from lakestream.log.format.outline import Outline, OutlineFile, OutlineRow, cells, read_outline, read_rows
 from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, subjects_at
 from lakestream.log.format.records import Records
 from lakestream.log.format.segment import Segment, SegmentPlaces, read_footer
@@ -138,9 +138,9 @@ class SegmentRows:
                 continue
             outline = self._outline(file)
             rows = _rows(outline, part)
-            if 0 in _cells(outline.sizes, rows):
+            if 0 in cells(outline.sizes, rows):
                 raise _unknown(next(seq for seq in part if outline.row(seq) < 0))
-            names += map(outline.names.__getitem__, _cells(outline.ids, rows))
+            names += outline.subjects(rows)
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
             if sum(lengths) >= LONG * len(part):
@@ -195,7 +195,7 @@ class SegmentRows:
                 yield [row.size for row in few]
                 continue
             outline = self._outline(file)
-            yield _cells(outline.sizes, _rows(outline, part))
+            yield cells(outline.sizes, _rows(outline, part))
         for segment, part in self._by_segment(seqs[local:]):
             tables = self._tables(segment)
             if isinstance(part, range):  # one run, as in `_places`
@@ -203,6 +203,14 @@ class SegmentRows:
                 yield tables.lengths[row : row + len(part)]
             else:
                 yield map(tables.lengths.__getitem__, tables.runs.rows_of(part))
+
+    def outlined_so(self, records: Records) -> bool:
+        at = 0
+        for file, part in self._by_outline(records.seqs if records.seqs[-1] < self.local_floor else ()):
+            if _alone(file, part) or not self._outline(file).matches(records, at, part):
+                return False
+            at += len(part)
+        return bool(at)
 
     def time(self, seq: int) -> int:
         if seq < self.local_floor:
@@ -322,12 +330,12 @@ class SegmentRows:
 
     def _few(self, file: OutlineFile, seqs: Sequence[int]) -> list[OutlineRow] | None:
         """Return the rows of messages; None if the outline is in memory, or worth loading for them. Raise Compacted."""
-        if file.outline is not None or not file.info.index_size or len(seqs) > (most := file.info.rows // ALONE):
+        if not _alone(file, seqs):
             return None
         recent = self._recent
         lacking = [seq for seq in seqs if seq not in recent]
         file.alone += len(lacking)
-        if file.alone > most:
+        if file.alone > file.info.rows // ALONE:
             file.alone = 0
             return None
         if lacking:
@@ -398,14 +406,12 @@ class SegmentRows:
         return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)
 
 
-def _cells(column: array[int], rows: Sequence[int]) -> Iterable[int]:
-    """Return the cells of rows, ascending, of a column."""
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return column[rows[0] : rows[-1] + 1]
-    return map(column.__getitem__, rows)
+def _alone(file: OutlineFile, seqs: Sequence[int]) -> bool:
+    """Return True if rows of an outline that is not in memory are so few that they are read without the others."""
+    return file.outline is None and file.info.index_size > 0 and len(seqs) <= file.info.rows // ALONE
 
 
-def _rows(outline: Outline, seqs: Sequence[int]) -> list[int]:
+def _rows(outline: Outline, seqs: Sequence[int]) -> Sequence[int]:
     """Return the rows of sequences, ascending, in an outline. Raise Compacted."""
     try:
         return outline.runs.rows_of(seqs)

@@ -465,6 +465,10 @@ class Store:
         """Return the accounted sizes of live messages (ascending), local or not. Raise CorruptLog."""
         return self._rows.sizes(seqs)
 
+    def outlined_so(self, records: Records) -> bool:
+        """Return True if outlines in memory have all of these messages, with the same subjects and sizes. Hot."""
+        return self._rows.outlined_so(records)
+
     def time_of(self, seq: int) -> int | None:
         """Return when a live message was stored, local or not; None if there is none. Raise CorruptLog."""
         return self._rows.time(seq) if seq in self.live else None

@@ -216,15 +216,11 @@ class Reader:
             return next(one for one, other in pairwise(seqs) if one == other)
         if not rows or not (self._store.left_through or self._store.based):
             return 0
-        sizes, subjects = self._store.sizes_of(seqs), self._store.subjects_of(seqs)
-        if isinstance(rows, Records):
-            found, names = rows.lengths.tolist(), rows.subjects()
-        else:
-            found = [record_length(row.subject, row.header, row.data) for row in rows]
-            names = [row.subject for row in rows]
-        if found != sizes or names != subjects:
-            facts = zip(seqs, found, sizes, names, subjects, strict=True)
-            return next(seq for seq, size, wanted, name, subject in facts if size != wanted or name != subject)
+        if not (isinstance(rows, Records) and self._store.outlined_so(rows)):
+            facts = zip(rows, self._store.sizes_of(seqs), self._store.subjects_of(seqs), strict=True)
+            for row, size, subject in facts:
+                if record_length(row.subject, row.header, row.data) != size or row.subject != subject:
+                    return row.seq
         times = times_at(rows, (0, len(rows) - 1))
         return next((seqs[at] for at, time in times.items() if time != self._store.time_of(seqs[at])), 0)
 

@@ -176,6 +176,51 @@ def test_subjects_of_records(twin: ModuleType) -> None:
     assert stored.call(twin.record_subjects) == [one.subject for one in stored.records]
 
 
+def test_names_are_split_where_they_begin(twin: ModuleType) -> None:
+    for names in ([], [b"a"], SUBJECTS, [b"s.%d" % at for at in range(70_000)], [b"x" * 65_535] * 17):
+        packed = msgspec.msgpack.encode(names)
+        marks = twin.split_names(packed)
+        starts = [start + 2 + (packed[start] == 0xC5) for start in marks[:-1]]
+        assert [packed[start:end] for start, end in zip(starts, marks[1:], strict=True)] == names
+        assert marks[-1] == len(packed)
+    for wrong in (
+        b"",
+        b"\xc4",
+        b"\xdc\x00",
+        b"\x91",
+        b"\x92\xc4\x01a",
+        b"\x91\xa1a",
+        b"\x91\xc4\x02a",
+        b"\x91\xc4\x01ab",
+    ):
+        with pytest.raises(ValueError, match=r"list|text"):
+            twin.split_names(wrong)
+
+
+def test_records_match_the_rows_that_describe_them(twin: ModuleType) -> None:
+    stored = some_records(random.Random(9), 40)
+    names = [b"zz", *SUBJECTS]
+    packed = msgspec.msgpack.encode(names)
+    marks = twin.split_names(packed)
+    rows = [3 * at + 1 for at in range(30)]
+    sizes, ids = array("I", bytes(4 * 100)), array("I", bytes(4 * 100))
+    for row, one, length in zip(rows, stored.records[5:], stored.lengths[5:], strict=False):
+        sizes[row], ids[row] = length, names.index(one.subject)
+    assert stored.call(twin.records_match, 5, rows, sizes, ids, packed, marks) is True
+    assert stored.call(twin.records_match, 4, rows, sizes, ids, packed, marks) is False
+    for column, wrong in ((sizes, 1), (ids, 0)):
+        good, column[rows[17]] = column[rows[17]], wrong
+        assert stored.call(twin.records_match, 5, rows, sizes, ids, packed, marks) is False
+        assert stored.call(twin.records_match, 5, rows[:17], sizes, ids, packed, marks) is True
+        column[rows[17]] = good
+    for begin, some in ((11, rows), (-1, rows), (5, [100]), (5, [-1])):
+        assert stored.call(twin.records_match, begin, some, sizes, ids, packed, marks)[0] is IndexError
+    ids[1] = len(names)
+    assert stored.call(twin.records_match, 5, rows, sizes, ids, packed, marks)[0] is IndexError
+    ids[1] = 0
+    assert stored.call(twin.records_match, 5, rows, sizes, ids, packed[:3], marks)[0] is IndexError
+
+
 def test_the_records_whose_subjects_match_are_chosen_and_copied(twin: ModuleType) -> None:
     stored = some_records(random.Random(8), 40)
     wanted = [at for at, one in enumerate(stored.records) if one.subject.startswith(b"c.")]

@@ -70,7 +70,7 @@ def test_a_row_read_alone_is_that_of_the_whole(
     last = outline.runs.next_seq
     seqs = data.draw(st.lists(st.integers(0, last + 3), max_size=12))
     whole = read_outline(FILES, str(path))
-    assert (whole.names, whole.runs.pairs()) == (outline.names, outline.runs.pairs())
+    assert (list(whole.names), whole.runs.pairs()) == (outline.names, outline.runs.pairs())
     assert (whole.ids, whole.sizes, whole.times) == (outline.ids, outline.sizes, outline.times)
     assert read_rows(FILES, str(path), seqs) == [expected(whole, seq) for seq in seqs]
 
@@ -120,7 +120,7 @@ class _Content(msgspec.Struct):
 def write_old(path: Path, outline: Outline, info: OutlineInfo) -> None:
     """Write an outline as release 0.1.0 does."""
     columns = (outline.ids, outline.sizes, outline.times)
-    pairs, texts = outline.runs.pairs(), outline.names
+    pairs, texts = outline.runs.pairs(), outline.names[:]
     content = msgspec.msgpack.encode(_Content(pairs, texts, *(column.tobytes() for column in columns)))
     values = (info.first_index, info.last_index, info.first_seq, info.last_seq, info.last_time, info.rows)
     head = msgspec.msgpack.encode(_Info(*values))
