@@ -97,9 +97,9 @@ class OutlineFile:
 class _Content(msgspec.Struct):
     runs: list[tuple[int, int]]
     names: msgspec.Raw
-    ids: bytes
-    sizes: bytes
-    times: bytes
+    ids: memoryview
+    sizes: memoryview
+    times: memoryview
 
 
 _CONTENT = PackDecoder(_Content)
@@ -266,9 +266,7 @@ def write_outline(
     fields = _Content(
         runs.pairs(),
         msgspec.Raw(msgspec.msgpack.encode(outline.names[:])),
-        outline.ids.tobytes(),
-        outline.sizes.tobytes(),
-        outline.times.tobytes(),
+        *(memoryview(column).cast("B") for column in (outline.ids, outline.sizes, outline.times)),
     )
     content = bytearray(msgspec.msgpack.encode(fields))
     content[0] += 1  # a map of one field more
@@ -426,7 +424,7 @@ def read_outline(files: Files, path: str) -> Outline:
     info, at, crc = _info(path, data)
     if crc32(memoryview(data)[at:]) != crc:
         raise CorruptLog(path, at, "the crc of the outline does not match")
-    content = _CONTENT.decode(data[at:])
+    content = _CONTENT.decode(memoryview(data)[at:])
     made, names = Outline(), bytes(content.names)
     made.runs = Runs.of(content.runs)
     assert made.runs.rows == info.rows
