@@ -143,9 +143,14 @@ class RequestArrivals:
         self._arrived = self._lost = 0
         self._scheduled = False
 
-    def take(self) -> bool:
-        """Count a request; return False if it is to be dropped."""
-        self._arrived += 1
+    @property
+    def left(self) -> int:
+        """Return how many more requests of this turn are served."""
+        return max(self._limit - self._arrived, 0)
+
+    def take(self, number: int = 1) -> bool:
+        """Count requests; return False if the last one is to be dropped."""
+        self._arrived += number
         if self._arrived > self._limit:
             self.drop()
             return False

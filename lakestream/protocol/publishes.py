@@ -124,6 +124,11 @@ class Publishes(msgspec.Struct, gc=False):
         offsets, lengths = places[begin * WIDTH : end * WIDTH : WIDTH], places[begin * WIDTH + 1 : end * WIDTH : WIDTH]
         return [buf[at : at + length] for at, length in zip(offsets, lengths, strict=True)]
 
+    def payloads(self, begin: int, end: int) -> list[bytes]:
+        """Return the payloads of some messages."""
+        buf, places = self.buf, self.places[begin * WIDTH : end * WIDTH]
+        return [buf[at : at + size] for at, size in zip(places[2::WIDTH], places[3::WIDTH], strict=True)]
+
     def has_replies(self, begin: int, end: int) -> bool:
         """Return True if some of these messages have a reply subject."""
         return any(self.places[begin * WIDTH + 1 : end * WIDTH : WIDTH])

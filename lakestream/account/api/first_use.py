@@ -7,10 +7,11 @@ A node with peers loads them at once: other nodes call them, too.
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
-from lakestream.protocol.api.request import HandlerRegistry, Where
+from lakestream.protocol.api.request import HandlerRegistry, Request, Where
 from lakestream.protocol.gotime import ZERO
 
 if TYPE_CHECKING:
@@ -53,92 +54,49 @@ class FirstUse:
 
     def register(self, routes: HandlerRegistry) -> None:
         """Register every route; see `ApiPart`."""
-        self._register_streams(routes)
-        self._register_consumers(routes)
+        for pattern, kind, serve, where, empty in _ROUTES:
+            level, handler = pattern != "CONSUMER.RESET.*.*", partial(serve, self)
+            together = partial(_delete_run, self) if pattern == "STREAM.MSG.DELETE.*" else None
+            routes.route(pattern, f"{kind}_response", handler, empty=empty, level=level, where=where, together=together)
 
-    def _register_streams(self, routes: HandlerRegistry) -> None:
-        route, meta, stream = routes.route, Where.META, Where.STREAM
-        route("STREAM.CREATE.*", "stream_create_response", lambda asked: self.streams.create(asked), where=meta)
-        route("STREAM.UPDATE.*", "stream_update_response", lambda asked: self.streams.update(asked), where=stream)
-        route(
-            "STREAM.INFO.*",
-            "stream_info_response",
-            lambda asked: self.streams.info(asked),
-            empty=_PAGE,
-            where=Where.REPLICA,
-        )
-        route(
-            "STREAM.NAMES",
-            "stream_names_response",
-            lambda asked: self.streams.names(asked),
-            empty={**_PAGE, "streams": None},
-            where=meta,
-        )
-        route(
-            "STREAM.LIST",
-            "stream_list_response",
-            lambda asked: self.streams.list_streams(asked),
-            empty={**_PAGE, "streams": []},
-            where=meta,
-        )
-        route("STREAM.DELETE.*", "stream_delete_response", lambda asked: self.streams.delete(asked), where=meta)
-        route("STREAM.SNAPSHOT.*", "stream_snapshot_response", lambda asked: self.streams.snapshot(asked), where=stream)
-        route(
-            "STREAM.RESTORE.*",
-            "stream_restore_response",
-            lambda asked: self.streams.restore(asked),
-            empty={"deliver_subject": ""},
-        )
-        route(
-            "STREAM.PURGE.*",
-            "stream_purge_response",
-            lambda asked: self.messages.purge(asked),
-            empty={"purged": 0},
-            where=stream,
-        )
-        route("STREAM.MSG.GET.*", "stream_msg_get_response", lambda asked: self.messages.get(asked), where=stream)
-        route(
-            "STREAM.MSG.DELETE.*", "stream_msg_delete_response", lambda asked: self.messages.delete(asked), where=stream
-        )
 
-    def _register_consumers(self, routes: HandlerRegistry) -> None:
-        route, stream = routes.route, Where.STREAM
-        created, page = "consumer_create_response", {**_PAGE, "consumers": []}
-        route("CONSUMER.CREATE.*", created, lambda asked: self.consumers.create_legacy(asked), where=stream)
-        route("CONSUMER.CREATE.*.*", created, lambda asked: self.consumers.create_named(asked), where=stream)
-        route("CONSUMER.CREATE.*.*.>", created, lambda asked: self.consumers.create_named(asked), where=stream)
-        route("CONSUMER.DURABLE.CREATE.*.*", created, lambda asked: self.consumers.create_durable(asked), where=stream)
-        route(
-            "CONSUMER.NAMES.*",
-            "consumer_names_response",
-            lambda asked: self.consumers.names(asked),
-            empty=page,
-            where=stream,
-        )
-        route(
-            "CONSUMER.LIST.*",
-            "consumer_list_response",
-            lambda asked: self.consumers.list_consumers(asked),
-            empty=page,
-            where=stream,
-        )
-        route("CONSUMER.INFO.*.*", "consumer_info_response", lambda asked: self.consumers.info(asked), where=stream)
-        route(
-            "CONSUMER.DELETE.*.*", "consumer_delete_response", lambda asked: self.consumers.delete(asked), where=stream
-        )
-        route(
-            "CONSUMER.PAUSE.*.*",
-            "consumer_pause_response",
-            lambda asked: self.consumers.pause(asked),
-            empty={"paused": False, "pause_until": ZERO},
-            where=stream,
-        )
-        route(
-            "CONSUMER.RESET.*.*",
-            "consumer_reset_response",
-            lambda asked: self.consumers.reset(asked),
-            empty={"reset_seq": 0},
-            level=False,
-            where=stream,
-        )
-        route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", lambda asked: self.consumers.unpin(asked), where=stream)
+def _delete_run(
+    use: FirstUse, bodies: Sequence[bytes], request: Callable[[int], Request], succeed: Callable[[Sequence[int]], None]
+) -> bool:
+    return use.messages.delete_run(bodies, request, succeed)
+
+
+_META, _STREAM, _HERE = Where.META, Where.STREAM, Where.HERE
+_CREATE, _CONSUMERS, _PAUSED = "consumer_create", {**_PAGE, "consumers": []}, {"paused": False, "pause_until": ZERO}
+
+_ROUTES: tuple[tuple[str, str, Callable[[FirstUse, Request], None], Where, Mapping[str, Any]], ...] = (
+    ("STREAM.CREATE.*", "stream_create", lambda use, asked: use.streams.create(asked), _META, {}),
+    ("STREAM.UPDATE.*", "stream_update", lambda use, asked: use.streams.update(asked), _STREAM, {}),
+    ("STREAM.INFO.*", "stream_info", lambda use, asked: use.streams.info(asked), Where.REPLICA, _PAGE),
+    ("STREAM.NAMES", "stream_names", lambda use, asked: use.streams.names(asked), _META, {**_PAGE, "streams": None}),
+    ("STREAM.LIST", "stream_list", lambda use, asked: use.streams.list_streams(asked), _META, {**_PAGE, "streams": []}),
+    ("STREAM.DELETE.*", "stream_delete", lambda use, asked: use.streams.delete(asked), _META, {}),
+    ("STREAM.SNAPSHOT.*", "stream_snapshot", lambda use, asked: use.streams.snapshot(asked), _STREAM, {}),
+    (
+        "STREAM.RESTORE.*",
+        "stream_restore",
+        lambda use, asked: use.streams.restore(asked),
+        _HERE,
+        {"deliver_subject": ""},
+    ),
+    ("STREAM.PURGE.*", "stream_purge", lambda use, asked: use.messages.purge(asked), _STREAM, {"purged": 0}),
+    ("STREAM.MSG.GET.*", "stream_msg_get", lambda use, asked: use.messages.get(asked), _STREAM, {}),
+    ("STREAM.MSG.DELETE.*", "stream_msg_delete", lambda use, asked: use.messages.delete(asked), _STREAM, {}),
+    ("CONSUMER.CREATE.*", _CREATE, lambda use, asked: use.consumers.create_legacy(asked), _STREAM, {}),
+    ("CONSUMER.CREATE.*.*", _CREATE, lambda use, asked: use.consumers.create_named(asked), _STREAM, {}),
+    ("CONSUMER.CREATE.*.*.>", _CREATE, lambda use, asked: use.consumers.create_named(asked), _STREAM, {}),
+    ("CONSUMER.DURABLE.CREATE.*.*", _CREATE, lambda use, asked: use.consumers.create_durable(asked), _STREAM, {}),
+    ("CONSUMER.NAMES.*", "consumer_names", lambda use, asked: use.consumers.names(asked), _STREAM, _CONSUMERS),
+    ("CONSUMER.LIST.*", "consumer_list", lambda use, asked: use.consumers.list_consumers(asked), _STREAM, _CONSUMERS),
+    ("CONSUMER.INFO.*.*", "consumer_info", lambda use, asked: use.consumers.info(asked), _STREAM, {}),
+    ("CONSUMER.DELETE.*.*", "consumer_delete", lambda use, asked: use.consumers.delete(asked), _STREAM, {}),
+    ("CONSUMER.PAUSE.*.*", "consumer_pause", lambda use, asked: use.consumers.pause(asked), _STREAM, _PAUSED),
+    ("CONSUMER.RESET.*.*", "consumer_reset", lambda use, asked: use.consumers.reset(asked), _STREAM, {"reset_seq": 0}),
+    ("CONSUMER.UNPIN.*.*", "consumer_unpin", lambda use, asked: use.consumers.unpin(asked), _STREAM, {}),
+)
+"""Subject, kind of response, handler, node that answers, and fields that an error response has, of each request."""

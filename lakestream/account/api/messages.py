@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from base64 import b64encode
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.protocol.api.jsonio import Uint64
+from lakestream.protocol.api.json_syntax import JsonError
+from lakestream.protocol.api.jsonio import Uint64, parse
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.gotime import format_time, time_ns
 from lakestream.stream.assembly import Stream
@@ -86,6 +88,36 @@ class MessageApi:
             request.succeed(outcome if outcome else api_error(10043, seq=asked.seq))
 
         stream.propose(DeleteMessage(asked.seq, not asked.no_erase), deleted)
+
+    def delete_run(
+        self, bodies: Sequence[bytes], request: Callable[[int], Request], succeed: Callable[[Sequence[int]], None]
+    ) -> bool:
+        """Delete messages of one stream, unless a request may have to fail; see `RunHandler`."""
+        stream, strict = self._engine.streams.get(request(0).tokens[0]), self._engine.options.strict
+        if stream is None or not stream.pipeline.accepts or stream.config.sealed or stream.config.deny_delete:
+            return False
+        try:
+            asked = [parse(body, MsgDeleteRequest, strict=strict) for body in bodies]
+        except JsonError:
+            return False
+        if len({each.no_erase for each in asked}) > 1 or any(_not_deletable(stream, each.seq) for each in asked):
+            return False
+        done: list[int] = []
+
+        def answer() -> None:
+            succeed(done.copy())
+            done.clear()
+
+        def deleted(at: int, outcome: object) -> None:
+            if outcome is not True:
+                request(at).succeed(outcome or api_error(10043, seq=asked[at].seq))
+                return
+            if not done:
+                stream.clock.call_with_output(answer)
+            done.append(at)
+
+        stream.pipeline.propose_deletions([each.seq for each in asked], not asked[0].no_erase, deleted)
+        return True
 
     def get(self, request: Request) -> None:
         if request.empty_body:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lakestream.account.api.account import AccountApi
@@ -21,12 +21,24 @@ from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.meta.changes import RequestArrivals
 from lakestream.meta.requests import Forwarded
-from lakestream.ports import Bus, ClientInfo, Messages, Single, Subscribed, Take, singly
+from lakestream.ports import Bus, ClientInfo, ListedMessages, Messages, Single, Subscribed, Take, singly
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.api.request import (
+    PREFIX,
+    TYPE_PREFIX,
+    ApiPart,
+    Handler,
+    Request,
+    RunHandler,
+    Where,
+    level_refused,
+    prefixes,
+)
 from lakestream.protocol.client import client_shown
 from lakestream.protocol.frames import no_responders
+from lakestream.protocol.publishes import Publishes
 
 SILENT = (
     "STREAM.>",
@@ -79,6 +91,9 @@ INFOS = frozenset(
 )
 """Requests that count for `info_queue_limit`, the others for `request_queue_limit`."""
 
+TOGETHER = 256
+"""Requests that are served together: about 2 ms."""
+
 BODY_ERRORS = (10025, 10038)
 """Errors about a body: invalid JSON, and a body where none is allowed."""
 
@@ -96,6 +111,10 @@ def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPar
     parts.append(ClusterApi(engine))
     # Without a configured system account, `system` is the clients' account, which then operates the cluster.
     return [*parts, ClusterRequests(engine)] if engine.account == engine.shared.system else parts
+
+
+Made = Callable[[bytes, bytes, bytes, bytes, ClientInfo], Request]
+"""Makes a request from (subject behind the prefix, reply, header, body, client)."""
 
 
 class Route(NamedTuple):
@@ -127,7 +146,7 @@ class Api:
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
         self._subscriptions: list[Subscribed] = []
-        self._listeners: list[tuple[bytes, Take]] = []
+        self._listeners: list[tuple[bytes, Take, bool]] = []
         self._listening = False
         self._routes: dict[str, Route] = {}
         self._register(engine)
@@ -146,9 +165,9 @@ class Api:
     def listen(self) -> None:
         """Subscribe to the requests' subjects. Idempotent."""
         self._listening = True
-        for subject, take in self._listeners[len(self._subscriptions) :]:
+        for subject, take, runs in self._listeners[len(self._subscriptions) :]:
             # Each node receives the requests of its own clients, and forwards them.
-            self._subscriptions.append(self._bus.subscribe(subject, take, local=True))
+            self._subscriptions.append(self._bus.subscribe(subject, take, local=True, runs=runs))
 
     def close(self) -> None:
         """Cancel the subscriptions. Idempotent."""
@@ -166,6 +185,7 @@ class Api:
         empty: Mapping[str, Any] | None = None,
         level: bool = True,
         where: Where = Where.HERE,
+        together: RunHandler | None = None,
     ) -> None:
         route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
         self._requests.accept(self.account, pattern, self._forwarded)
@@ -174,21 +194,63 @@ class Api:
         rest = len(parts) - 1 if parts[-1] == ">" else None
 
         arrivals = self._arrivals(pattern)
+
+        def made(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> Request:
+            found = subject.decode("utf-8", "replace").split(".")
+            tokens = [found[at] for at in wildcards]
+            if rest is not None:
+                tokens.append(".".join(found[rest:]))
+            return Request(self, kind, route.empty, tokens, reply, header, body, client, pattern)
+
         for prefix in self._prefixes:
             start = len(prefix)
 
             def called(
                 subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo, start: int = start
             ) -> None:
-                if not arrivals.take():
-                    return
-                found = subject[start:].decode("utf-8", "replace").split(".")
-                tokens = [found[at] for at in wildcards]
-                if rest is not None:
-                    tokens.append(".".join(found[rest:]))
-                self._serve(Request(self, kind, route.empty, tokens, reply, header, body, client, pattern), route)
+                if arrivals.take():
+                    self._serve(made(subject[start:], reply, header, body, client), route)
 
-            self._listen_to(prefix + pattern.encode(), singly(called))
+            if together is None:
+                self._listen_to(prefix + pattern.encode(), singly(called))
+            else:
+                self._listen_to(
+                    prefix + pattern.encode(), self._several(route, together, made, start, singly(called)), True
+                )
+
+    def _several(self, route: Route, serve: RunHandler, made: Made, start: int, one: Take) -> Take:
+        """Return a `Take` that has requests of a client that came together served together, if they can be, else each
+        by `one`. `start`: length of the prefix of their subjects."""
+        arrivals, success = self._arrivals(route.pattern), dumps({"type": TYPE_PREFIX + route.kind, "success": True})
+
+        def take(messages: Messages, begin: int, end: int, client: ClientInfo) -> int:
+            def take_run(run: Publishes, begin: int, end: int) -> bool:
+                bodies, replies, subject = run.payloads(begin, end), run.replies(begin, end), run.subjects[begin]
+
+                def request(at: int) -> Request:
+                    return made(subject[start:], replies[at], b"", bodies[at], client)
+
+                def succeed(places: Sequence[int]) -> None:
+                    self.total += len(places)
+                    answers = [Single(replies[at], payload=success) for at in places if replies[at]]
+                    self._bus.send(ListedMessages(answers))
+
+                served = self._gathers(run, request(0)) and arrivals.left >= end - begin
+                served = served and serve(bodies, request, succeed)
+                return served and arrivals.take(end - begin)
+
+            end = min(end, begin + TOGETHER)
+            if type(messages) is Publishes and not messages.one_by_one and messages.offer(take_run, begin, end):
+                return end
+            return one(messages, begin, end, client)
+
+        return take
+
+    def _gathers(self, run: Publishes, request: Request) -> bool:
+        """Return True if requests that begin with this one can be served together: here, now, without advisories."""
+        engine, alike = self._engine, not run.heads and len(set(run.subjects)) == 1
+        ready = alike and engine.serving and engine.node.alone and not self._keeping.settling(self.account)
+        return ready and not self._asks_dormant(request) and not self._bus.interest(AUDIT)
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         reply, header = request.reply, request.answer_header
@@ -277,8 +339,8 @@ class Api:
     def _asks_dormant(self, request: Request) -> bool:
         return bool(request.tokens) and request.tokens[0] in self._engine.dormant
 
-    def _listen_to(self, subject: bytes, take: Take) -> None:
-        self._listeners.append((subject, take))
+    def _listen_to(self, subject: bytes, take: Take, runs: bool = False) -> None:
+        self._listeners.append((subject, take, runs or take is _ignore))
         if self._listening:
             self.listen()
 

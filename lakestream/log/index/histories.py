@@ -119,7 +119,10 @@ def without(packed: int, seq: int) -> int:
     if packed >> shift == seq:  # the oldest: limits by subject remove it
         return packed & ((1 << shift) - 1)
     found = unpack(packed)
-    return pack(each for each in found if each != seq) if seq in found else packed
+    if seq not in found:
+        return packed
+    found.remove(seq)
+    return pack(found)
 
 
 def between(value: Held, lo: int, hi: int) -> list[int]:

@@ -325,6 +325,9 @@ class SubjectIndex:
         mine = self._held
         for subject in sorted(groups) if self.cold_subjects else groups:  # in the order of the files
             seqs = groups[subject]
+            if len(seqs) == 1 and subject in mine:
+                listed = self.remove(subject, seqs[0]) and listed
+                continue
             number = self.count(subject)
             if len(seqs) < number:
                 listed = self.remove_many(subject, seqs) and listed

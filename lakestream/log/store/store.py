@@ -9,13 +9,12 @@ All methods run in the event loop unless they say that they block.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from lakestream.log.format.departures import Arrivals, Departures, Displaced
-from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.pieces import Pieces
@@ -206,12 +205,6 @@ class Store:
             self._note_hole((seq,))
         return subject, size
 
-    def look_ahead(self, seqs: Iterable[int]) -> None:
-        """Read the subjects of messages that are about to be removed one by one. Damage is left to their removal."""
-        wanted = sorted(seq for seq in set(seqs) if seq in self.live)
-        with contextlib.suppress(LogError):
-            self._ahead = dict(zip(wanted, self._rows.subjects(wanted), strict=True))
-
     def _look_ahead(self, seq: int) -> bytes:
         """Return the subject of `seq`. If it is the first message, read those of its successors as well."""
         if seq != self.first_seq:
@@ -377,7 +370,8 @@ class Store:
             self.bytes -= self._rows.total_size(seqs)
         self._rows.forget(seqs)
         self._note_gone(seqs, displaced)
-        assert not self.shredding, "messages are shredded one at a time"
+        for seq in seqs if self.shredding else ():
+            self._shred(seq)
         if seqs[0] == self.first_seq:
             self.first_seq = self.live.next_at_or_after(self.first_seq) or self.last_seq + 1
         self._note_hole(seqs[bisect_left(seqs, self.first_seq) :])

@@ -213,6 +213,10 @@ class Request:
             self._answers.answered(self, body, failed)
 
 
+RunHandler = Callable[[Sequence[bytes], Callable[[int], Request], Callable[[Sequence[int]], None]], bool]
+"""Serves requests on one subject that came together, or returns False to leave all of them to the `Handler`. Takes the
+bodies, a function that makes the request at a place, and one that answers `"success": true` to some places."""
+
 Handler = Callable[[Request], None]
 """Serves one kind of request. May raise ApiError instead of calling `fail`."""
 
@@ -229,6 +233,7 @@ class HandlerRegistry(Protocol):
         empty: Mapping[str, Any] | None = None,
         level: bool = True,
         where: Where = Where.HERE,
+        together: RunHandler | None = None,
     ) -> None:
         """Serve subjects that match `pattern` (after `$JS.API.`).
 
@@ -239,6 +244,7 @@ class HandlerRegistry(Protocol):
             empty: fields that an error response has beside the error.
             level: check `Nats-Required-Api-Level` first (10185).
             where: the node of a cluster that answers.
+            together: called for several requests without headers that this node answers; it need not serve them.
         """
 
 

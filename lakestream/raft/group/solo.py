@@ -32,8 +32,8 @@ from lakestream.raft.group.group import (
 AT_ONCE = 512
 """Number of messages of one write that are committed in one turn of the event loop; the others follow in later ones, so
 that a slow disk with much to write does not delay other streams."""
-OPERATION_MSGS = 16
-"""An operation counts as so many of them: the deletion of a message takes some 50 µs."""
+OPERATION_MSGS = 4
+"""An operation counts as so many of them: the deletion of a message takes some 10 µs."""
 
 
 class SoloGroup(Group):

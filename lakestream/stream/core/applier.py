@@ -304,6 +304,22 @@ class Applier:
             self._tell(limits.Removed([(operation.seq, removed[0])]))
         return removed is not None
 
+    def deletions(self, operations: Sequence[DeleteMessage]) -> list[bool]:
+        """Apply deletions of one kind and time together; return for each True if its message was there."""
+        store, first = self._store, operations[0]
+        store.erasing, store.shredding, store.operation_ns = True, first.erase, first.at_ns
+        try:
+            seqs = sorted({each.seq for each in operations if each.seq in store.live})
+            removed = list(zip(seqs, store.subjects_of(seqs), strict=True))
+            store.remove_all(removed)
+        finally:
+            store.erasing, store.shredding, store.operation_ns = False, False, None
+        self._tell(limits.Removed(removed))
+        for each in self._hooks.applied:  # once: to them it makes no difference which message it is
+            each.applied(first, True)
+        left = dict.fromkeys(seqs, True)
+        return [left.pop(each.seq, False) for each in operations]
+
     def _purge(self, operation: Purge) -> Generator[None, None, int]:
         """Remove messages on request; not even an archive keeps those."""
         store = self._store

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -265,6 +266,17 @@ class Pipeline:
         if isinstance(operation, Purge | UpdateStream):
             self.on_change()
         self._add(Proposal(Kind.OPERATION, encode(operation), 0, PendingOperation(operation, done), volatile))
+
+    def propose_deletions(self, seqs: Sequence[int], erase: bool, done: Callable[[int, object], None]) -> None:
+        """Log deletions of messages as `propose` does; `done(place, result)` for each. Invariant: `accepts`."""
+        at_ns, add = self._removal_time(DeleteMessage(seqs[0])), self._open.append
+        for place, seq in enumerate(seqs):
+            operation = DeleteMessage(seq, erase, at_ns)
+            context = PendingOperation(operation, partial(done, place))
+            add(Proposal(Kind.OPERATION, encode(operation), 0, context))
+        self.operations += len(seqs)
+        self.batch = None
+        self.flush_soon()
 
     def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
         """Log an entry of an archive with `count` messages; `done(None)` once it is applied, `done(ApiError)` if it is

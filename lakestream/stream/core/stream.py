@@ -8,7 +8,8 @@ applier applies them, and their proposers get an answer (invariant 2). In a grou
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -227,22 +228,22 @@ class StreamCore:
 
     def _apply_all(self, entries: list[Committed]) -> Steps:
         pipeline, index = self.pipeline, self.store.subjects
-        if len(deleted := [seq for each in entries if (seq := _deleted(each.context))]) > 1:
-            self.store.look_ahead(deleted)
-        for entry in entries:
-            context, landed = entry.context, False
+        for together in _together(entries):
+            context, landed = together[0].context, 0
             try:
                 if isinstance(context, Batch) and (warming := index.warming(context.subjects)) is not None:
                     yield from warming
-                if context is not None:
-                    landed = True
+                for _ in together if context is not None else ():
+                    landed += 1
                     pipeline.landed()
                     self.confirming.landed()
-                steps = self._apply(entry)
-                if steps is not None:
+                if len(together) > 1:
+                    self._delete(together)
+                elif (steps := self._apply(together[0])) is not None:
                     yield from steps
             except Exception as error:
-                pipeline.put_back([Proposal(entry.frame.kind, b"", entry.frame.count, context)] if landed else [])
+                back = [Proposal(one.frame.kind, b"", one.frame.count, one.context) for one in together[:landed]]
+                pipeline.put_back(back)
                 pipeline.group.give_up(error)
                 if isinstance(error, LogError):
                     return  # a file that cannot be read is no defect: the group has told its owner
@@ -295,6 +296,15 @@ class StreamCore:
         self.pipeline.operated()
         self._finish(asked.operation, result, asked.done)
         self.store.applied = index
+
+    def _delete(self, entries: list[Committed]) -> None:
+        """Apply deletions of this node, and answer for them."""
+        asked = [entry.context for entry in entries if isinstance(entry.context, PendingOperation)]
+        operations = [each.operation for each in asked if isinstance(each.operation, DeleteMessage)]
+        for one, removed in zip(asked, self.applier.deletions(operations), strict=True):
+            self.pipeline.operated()
+            self._finish(one.operation, removed, one.done)
+        self.store.applied = entries[-1].frame.index
 
     def _import(self, entry: Committed, foreign: Foreign) -> Steps:
         """Apply an entry of an archive, in steps, and answer for it."""
@@ -496,7 +506,18 @@ class StreamCore:
             feature.stop(deleted)
 
 
-def _deleted(context: object) -> int:
-    """Return the sequence of the message that a proposal deletes; 0 for any other proposal."""
+def _together(entries: list[Committed]) -> Iterator[list[Committed]]:
+    """Yield the entries in parts that are applied together: deletions in a row of the same kind and time."""
+    if len(entries) == 1:
+        yield entries
+        return
+    for kind, some in groupby(entries, _deleting):
+        part = list(some)
+        yield from (part,) if kind is not None else ([entry] for entry in part)
+
+
+def _deleting(entry: Committed) -> tuple[bool, int] | None:
+    """Return how this node's entry deletes a message, None if it does something else."""
+    context = entry.context
     operation = context.operation if isinstance(context, PendingOperation) else None
-    return operation.seq if isinstance(operation, DeleteMessage) else 0
+    return (operation.erase, operation.at_ns) if isinstance(operation, DeleteMessage) else None

@@ -6,10 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lakestream.protocol.frames import PUB
+from lakestream.protocol.publishes import NOTHING_APART, run_of
 from tests.unit.api_world import ApiWorld, timeless
+from tests.unit.stream_world import CLIENT
 
 pytestmark = pytest.mark.unit
+
+DELETE = b"$JS.API.STREAM.MSG.DELETE.A"
 
 
 @pytest.fixture
@@ -49,6 +56,56 @@ def test_two_deletes_of_one_message_in_one_turn(world: ApiWorld) -> None:
     answers = [json.loads(world.answers(reply)[0][1]) for reply in replies]
     assert answers[0]["success"]
     assert answers[1]["error"]["err_code"] == 10043
+
+
+BODIES = [
+    *[b'{"seq":%d,"no_erase":true}' % seq for seq in range(1, 13)],
+    *[b'{"seq": %d}' % seq for seq in (2, 3, 10, 99, -1)],
+    *(b"", b"{}", b"null", b"[]", b'{"seq":"1"}', b'{"SEQ":4}{"seq":5}', b'{"seq":1,"x":1}', b'{"seq":6.0}'),
+]
+REQUEST = st.tuples(st.sampled_from("AAAAAB"), st.sampled_from(BODIES), st.booleans())
+
+
+@given(st.lists(REQUEST, min_size=1, max_size=40), st.sampled_from(["file", "memory"]), st.booleans())
+def test_deletes_that_come_together_do_what_each_by_itself_does(
+    requests: list[tuple[str, bytes, bool]], storage: str, audited: bool
+) -> None:
+    found = []
+    for together in (False, True):
+        world = ApiWorld()
+        world.fill(storage=storage)
+        if audited:
+            world.hub.subscribe(b"$JS.EVENT.ADVISORY.API", lambda messages, begin, end, client: end)
+        subjects = [b"$JS.API.STREAM.MSG.DELETE.%s" % name.encode() for name, _, _ in requests]
+        replies = [b"_INBOX.me.%d" % (at + 100) if wanted else b"" for at, (_, _, wanted) in enumerate(requests)]
+        rows = list(zip(subjects, replies, [body for _, body, _ in requests], strict=True))
+        run = run_of(
+            b"".join(PUB % (one, to + b" " if to else b"", len(body), body) for one, to, body in rows), NOTHING_APART
+        )
+        if together:
+            assert not list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
+        else:
+            for message in run.messages():
+                assert world.hub.route(None, CLIENT, message)
+        world.settle()
+        answers = [world.answers(reply) for reply in replies if reply]
+        found.append((answers, world.state("A", deleted_details=True), world.api.total, world.api.errors))
+    assert found[0] == found[1]
+    assert all(len(each) == 1 for each in found[0][0])
+
+
+def test_requests_beyond_the_limit_of_a_turn_are_dropped_also_when_they_come_together() -> None:
+    world = ApiWorld(request_queue_limit=3)
+    world.fill()
+    bodies = [b'{"seq":%d}' % seq for seq in range(1, 6)]
+    run = run_of(
+        b"".join(PUB % (DELETE, b"_INBOX.me.%d " % at, len(body), body) for at, body in enumerate(bodies, 100)),
+        NOTHING_APART,
+    )
+    list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
+    world.settle()
+    assert [len(world.answers(b"_INBOX.me.%d" % at)) for at in range(100, 105)] == [1, 1, 1, 0, 0]
+    assert world.stream("A").store.msgs == 7
 
 
 def test_message_get_shows_headers_and_data_in_base64(world: ApiWorld) -> None:

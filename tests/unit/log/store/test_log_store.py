@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record, record_length
@@ -20,7 +19,7 @@ from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from tests.unit.logkit import T0, MiniStream, Model, close_all, message, segment_files
+from tests.unit.logkit import T0, MiniStream, Model, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
@@ -101,38 +100,6 @@ def test_subjects_of_long_messages_are_read_without_the_payloads(
     assert sum(sizes) < 5 * 100_700, "only messages with long subjects are read"
 
 
-def test_subjects_of_messages_that_are_deleted_together_are_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = MiniStream(str(tmp_path))
-    stream.publish(*map(message, range(1, 101)))
-    reads: list[int] = []
-    read_at = ReadCache.read_at
-
-    def counted(cache: ReadCache, path: str, length: int, offset: int) -> bytes:
-        reads.append(offset)
-        return read_at(cache, path, length, offset)
-
-    monkeypatch.setattr(ReadCache, "read_at", counted)
-    gone = [90, 12, 500, 34, 12, 56]
-    stream.store.look_ahead(gone)
-    removed = [stream.store.remove(seq) for seq in gone]
-    sizes = [(message(seq)[0], record_length(*message(seq))) for seq in gone]
-    assert removed == [sizes[0], sizes[1], None, sizes[3], None, sizes[5]]
-    assert len(reads) == 1
-
-
-def test_a_damaged_message_among_those_deleted_together_is_reported_when_it_is_removed(tmp_path: Path) -> None:
-    stream = MiniStream(str(tmp_path))
-    stream.publish(*map(message, range(1, 101)))
-    path = segment_files(str(tmp_path))[0]
-    os.truncate(path, os.path.getsize(path) // 2)
-    stream.store.look_ahead([20, 95])
-    assert stream.store.remove(20) is not None
-    with pytest.raises(CorruptLog):
-        stream.store.remove(95)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.booleans())
 def test_many_removed_at_once_leave_what_each_by_itself_leaves(
@@ -148,20 +115,20 @@ def test_many_removed_at_once_leave_what_each_by_itself_leaves(
         for seq in before:
             store.remove(seq)
         store.keep_departures(True)
-        store.erasing = erasing
+        store.erasing = store.shredding = erasing
         doomed = [(seq, store.subject_of(seq)) for seq in sorted(gone) if seq in store.live]
         if at_once:
             store.remove_all(doomed)
         else:
             for seq, subject in doomed:
                 store.remove(seq, subject)
-        store.erasing = False
+        store.erasing = store.shredding = False
         listed, departures = store.removals(), store.departures
         assert departures is not None
         found.append((
             store.msgs, store.bytes, store.first_seq, list(store.live.members(1, 100)), sorted(store.subjects.items()),
             [seq for seq in listed.removed if seq >= store.first_seq], joined(listed.erased), listed.any,
-            departures.to_bytes(),
+            listed.shredded, departures.to_bytes(),
         ))  # fmt: skip
     assert found[0] == found[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.files import Files
+from lakestream.log.store.cache import ReadCache
+from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.operations import DeleteMessage, Purge
 from tests.unit.stream_world import World
 
@@ -246,7 +249,7 @@ STEP = st.one_of(
     st.tuples(st.just("turn")),
     st.tuples(st.just("settle")),
     st.tuples(st.just("crash")),
-    st.tuples(st.just("delete"), st.integers(1, 20)),
+    st.tuples(st.just("delete"), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.booleans()),
 )
 LIMITS = st.fixed_dictionaries(
     {
@@ -274,9 +277,11 @@ def test_batches_and_restarts_leave_what_single_steps_would(
             world.clock.turn()
         elif step[0] == "delete":
             world.settle()
-            world.stream.propose(DeleteMessage(step[1]))
+            removed: list[object] = []
+            for seq in step[1]:
+                world.stream.propose(DeleteMessage(seq, step[2]), removed.append)
             world.settle()
-            model.messages.pop(step[1], None)
+            assert removed == [model.messages.pop(seq, None) is not None for seq in step[1]]
         else:
             world.settle()
             _same(world, model, expected)
@@ -298,6 +303,43 @@ def _same(world: World, model: Model, expected: list[tuple[bytes, int]]) -> None
         answer = world.answer(reply)
         assert answer is not None
         assert answer["seq"] == seq
+
+
+def test_deletions_of_one_turn_read_the_subjects_of_their_messages_together(
+    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    for number in range(100):
+        world.publish("s.a", b"%d" % number)
+    world.settle()
+    reads: list[int] = []
+    read_at = ReadCache.read_at
+
+    def counted(cache: ReadCache, path: str, length: int, offset: int) -> bytes:
+        reads.append(offset)
+        return read_at(cache, path, length, offset)
+
+    monkeypatch.setattr(ReadCache, "read_at", counted)
+    for seq in (90, 12, 34, 56):
+        world.stream.propose(DeleteMessage(seq))
+    world.settle()
+    assert (world.stream.store.msgs, len(reads)) == (96, 1)
+
+
+def test_deletions_of_one_turn_are_refused_together_if_one_message_is_damaged(make: MakeWorld) -> None:
+    world = make()
+    for number in range(100):
+        world.publish("s.a", b"%d" % number)
+    world.settle()
+    segment = world.stream.store.log.open_segment  # type: ignore[attr-defined]
+    answers: list[object] = []
+    for seq in (20, 95):
+        world.stream.propose(DeleteMessage(seq), answers.append)
+    os.truncate(segment.path, segment.end // 2)
+    world.settle()
+    assert [isinstance(each, ApiError) for each in answers] == [True, True]
+    assert world.stream.failed is not None
+    assert world.stream.store.msgs == 100
 
 
 @pytest.mark.parametrize(("config", "applied"), [({}, 0), ({"max_msg_size": 100}, 1)], ids=["plain", "with rules"])
