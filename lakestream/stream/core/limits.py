@@ -82,7 +82,7 @@ def needs_single_steps(config: StreamConfig) -> bool:
     Removing at the end of a batch gives the same messages as removing after each, except where a replaced subject
     frees bytes that an earlier step had already made room for.
     """
-    return config.max_bytes > 0 and config.max_msgs_per_subject > 0
+    return trims_by_size(config) and config.max_bytes > 0 and config.max_msgs_per_subject > 0
 
 
 def trims_by_size(config: StreamConfig) -> bool:

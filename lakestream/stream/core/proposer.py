@@ -108,8 +108,8 @@ class Proposer:
         self._fetching = False
         self.guarded = self._guards = False
         """True if every message has to pass the rules, those without headers too."""
-        self._singly = self._bounded = False
-        """True if every message is judged by itself; if runs have to keep to limits."""
+        self._singly = self._bounded = self._judged = False
+        """True if each message is judged by itself; if limits may refuse one; if something else judges each message."""
         self._columnar: frozenset[bytes] = frozenset()
         """Headers that features judge in runs."""
         self._settled_rules = True
@@ -125,12 +125,18 @@ class Proposer:
         judges = [each for each in hooks.judges_every_message if each.judges_every_message()]
         self._singly = config.sealed or config.no_ack or not set(judges) <= set(hooks.passes_run)
         self._bounded = config.max_msg_size > 0 or limits.refuses_new(config) or self._buffer.exact
-        self._guards = self._singly or self._bounded or bool(judges)
+        self._judged = self._singly or bool(judges)
+        self._guards = self._judged or self._bounded
         self._columnar = frozenset[bytes]().union(*(each.columnar for each in hooks.passes_run))
         self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
         suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
         self._suffixes = suffixes[0] if len(suffixes) == 1 else suffixes  # the quicker form of `endswith`
+
+    @property
+    def judging(self) -> bool:
+        """Return True if more than the stream's limits judges messages without headers."""
+        return self._judged or not self._settled_rules
 
     def effect_of(self, header: bytes) -> Effect:
         """Return what a message with this header block does once stored."""

@@ -219,7 +219,7 @@ class StreamCore:
         pipeline.committed(own)
         self.confirming.applying()
         alone = own == 1 and not pipeline.gathering and not pipeline.group.in_company
-        if alone and not self.proposer.guarded:
+        if alone and not self.proposer.judging:
             self._acknowledge_first(entries[-1].context)
         self._steps = steps = self._apply_all(entries)
         for _ in steps:
@@ -314,9 +314,10 @@ class StreamCore:
     def _acknowledge_first(self, context: object) -> None:
         """Send the pub acks of a batch before it is applied: it is durable, and no other publisher waits for the disk.
 
-        Nothing is read from a socket in between: what the publisher asks next finds the messages applied. Only where no
-        rule looks at messages without headers: the reply subject may be one of the stream's. And only where no consumer
-        waits for them: acks leave with the deliveries, which others would overtake otherwise.
+        Nothing is read from a socket in between: what the publisher asks next finds the messages applied. Only where
+        nothing but limits, which count them as in flight, judges messages without headers: the reply subject may be one
+        of the stream's. And only where no consumer waits for them: acks leave with the deliveries, which others would
+        overtake otherwise.
         """
         if not isinstance(context, Batch) or context.after or self.store.subjects.warming(context.subjects) is not None:
             return

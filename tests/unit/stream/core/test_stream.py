@@ -342,7 +342,12 @@ def test_deletions_of_one_turn_are_refused_together_if_one_message_is_damaged(ma
     assert world.stream.store.msgs == 100
 
 
-@pytest.mark.parametrize(("config", "applied"), [({}, 0), ({"max_msg_size": 100}, 1)], ids=["plain", "with rules"])
+TRANSFORM = {"subject_transform": {"src": "s.>", "dest": "s.>"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "applied"), [({}, 0), ({"max_msg_size": 100}, 0), (TRANSFORM, 1)], ids=["plain", "limits", "with rules"]
+)
 def test_a_lone_pub_ack_leaves_before_its_message_is_applied(
     make: MakeWorld, config: dict[str, Any], applied: int
 ) -> None:
