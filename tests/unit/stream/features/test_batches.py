@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lakestream.log.format.files import Files
@@ -99,6 +102,40 @@ def test_members_are_nowhere_before_the_commit(make: MakeWorld) -> None:
     assert [payload for _, payload in world.inbox.got] == [b""], "an empty ack, at once"
     assert world.stream.pipeline.uncommitted() == []
     assert world.acked("s.x")["seq"] == 1
+
+
+LIMITS = st.fixed_dictionaries(
+    {"discard": st.sampled_from(["old", "new"])},
+    optional={
+        "max_msgs": st.integers(1, 8),
+        "max_bytes": st.integers(80, 400),
+        "max_msgs_per_subject": st.integers(1, 3),
+        "discard_new_per_subject": st.just(True),
+    },
+)
+BATCH = st.lists(st.tuples(st.sampled_from(["s.a", "s.b", "s.c"]), st.integers(0, 20)), min_size=1, max_size=6)
+
+
+@given(LIMITS, st.lists(st.tuples(BATCH, st.booleans()), min_size=1, max_size=4))
+def test_members_that_limits_let_pass_together_are_those_that_pass_one_by_one(
+    config: dict[str, Any], rounds: list[tuple[list[tuple[str, int]], bool]]
+) -> None:
+    if config["discard"] == "old" or "max_msgs_per_subject" not in config:
+        config.pop("discard_new_per_subject", None)
+    found = []
+    for together in (False, True):
+        with tempfile.TemporaryDirectory() as directory:
+            world = World(directory, allow_atomic=True, **config)
+            if not together:
+                world.stream.feature(atomic.Atomic)._passes = lambda batch: False  # type: ignore[method-assign]
+            for members, settled in rounds:
+                for seq, (subject, size) in enumerate(members, 1):
+                    member(world, seq, "1" if seq == len(members) else "", subject=subject, data=b"x" * size)
+                if settled:
+                    world.settle()
+            world.settle()
+            found.append((world.inbox.got, world.content(), world.stream.store.bytes))
+    assert found[0] == found[1]
 
 
 class FailingFiles(Files):
