@@ -158,7 +158,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.overload
 	@$(BIN)/python -m tests.lake_faults
 	@$(BIN)/python -m tests.damage --seed $$((RANDOM * 1000 + 1)) --cases 200
-	@$(BIN)/python -m tests.sim --whole --swarm --seed $$((RANDOM * 10000 + 1)) --seeds 10000 --seconds 5 --keep-going
+	@$(BIN)/python -m tests.sim --whole --swarm --seed $$((RANDOM * 10000 + 1)) --seeds 10000 --seconds 5 --keep-going --shrink 300
 	@$(BIN)/python -m tests.sim.everywhere --seed $$((RANDOM * 10000 + 1))
 	@$(BIN)/python -m tests.spec
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_DAMAGE_CASES=200 LAKESTREAM_SOAK_ROUNDS=60 \

@@ -30,6 +30,9 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="whole servers with clients, not only groups")
     parser.add_argument("--seconds", type=int, default=20, help="virtual seconds of faults (with --whole; default 20)")
     parser.add_argument("--swarm", action="store_true", help="some faults and some work in each seed (with --whole)")
+    parser.add_argument(
+        "--shrink", type=int, default=0, help="runs to shrink each failing seed, at the end (with --whole)"
+    )
     parser.add_argument("--bug", default="", help="plant a bug of tests/sim/whole/bugs.py (with --whole)")
     parser.add_argument("--save", action="store_true", help="write the results to docs/reliability (with --whole)")
     args = parser.parse_args()

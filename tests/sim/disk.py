@@ -208,6 +208,7 @@ class SimFiles(Files):
         self.unsure = False
         """A sync has failed: until the machine restarts, the page cache may differ from the disk."""
         self.on_sync: Callable[[str], None] = lambda path: None
+        self.on_cut: Callable[[], None] = lambda: None
         self._open: dict[int, tuple[str, Inode]] = {}
         self._fd = 2
 
@@ -227,6 +228,7 @@ class SimFiles(Files):
 
     def _cut(self) -> None:
         self.dead = True
+        self.on_cut()
         raise PowerCut
 
     def _new_fd(self, path: str, inode: Inode) -> int:

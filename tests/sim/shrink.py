@@ -181,7 +181,7 @@ class Shrinker:
                 fewer(getattr(self.plan, field), lambda kept, field=field: self._fails(**{field: kept}))  # type: ignore[misc]
 
     def _simplify_plan(self) -> None:
-        for nodes in range(1, self.plan.nodes):
+        for nodes in range(getattr(self.plan, "FEWEST", 1), self.plan.nodes):
             if self._fails(nodes=nodes):
                 break
         last = max((act.at for act in self.plan.acts), default=0)
@@ -239,25 +239,28 @@ def main() -> int:
         plan = drawn_plan(seed, args.shell, args.bug, args.seconds, swarm=args.swarm)
         first = run(args.shell, args.bug, plan)
         if first.failure:
-            break
-    else:
-        print(f"seed {args.seed} does not fail")
-        return 1
-    print(f"seed {seed}, {len(first.acts)} acts: {first.failure.splitlines()[0]}", flush=True)
-    began, kind = time.monotonic(), kind_of(first.failure)
-    again = run(args.shell, args.bug, msgspec.structs.replace(plan, acts=first.acts))
+            return 0 if keep(args.shell, args.bug, plan, first, args.tries, args.name) else 1
+    print(f"seed {args.seed} does not fail")
+    return 1
+
+
+def keep(shell: str, bug: str, plan: Plan, first: Result, tries: int, name: str = "") -> bool:
+    """Shrink a run that failed, in at most so many runs, and write it to a file. Return False if its acts alone end in
+    another way."""
+    print(f"seed {plan.seed}, {len(first.acts)} acts: {first.failure.splitlines()[0]}", flush=True)
+    began, kind, nodes = time.monotonic(), kind_of(first.failure), plan.nodes
+    again = run(shell, bug, msgspec.structs.replace(plan, acts=first.acts))
     if kind_of(again.failure) != kind:
         print(f"its acts alone end in another way: {again.failure or 'no failure'}")
-        return 1
-    plan = msgspec.structs.replace(plan, acts=again.acts)
-    shrinker = Shrinker(plan, kind, partial(run, args.shell, args.bug))
-    shrinker.most, shrinker.say = args.tries, partial(print, flush=True)
+        return False
+    path = CASES / f"{name or '-'.join((shell, bug.replace('_', '-') or str(plan.seed)))}.json"
+    shrinker = Shrinker(msgspec.structs.replace(plan, acts=again.acts), kind, partial(run, shell, bug))
+    shrinker.most, shrinker.say = tries, partial(print, flush=True)
     shrinker.shrink()
-    path = CASES / f"{args.name or '-'.join((args.shell, args.bug.replace('_', '-') or str(seed)))}.json"
-    write(path, args.shell, args.bug, first.failure, shrinker.plan)
-    print(f"{len(shrinker.plan.acts)} acts of {len(first.acts)}, {shrinker.plan.nodes} nodes of {plan.nodes}; ")
-    print(f"{shrinker.tries} runs in {time.monotonic() - began:.0f} s: {path.relative_to(Path.cwd())}")
-    return 0
+    write(path, shell, bug, first.failure, shrinker.plan)
+    print(f"{len(shrinker.plan.acts)} acts of {len(first.acts)}, {shrinker.plan.nodes} nodes of {nodes}; ")
+    print(f"{shrinker.tries} runs in {time.monotonic() - began:.0f} s: {path.relative_to(Path.cwd())}", flush=True)
+    return True
 
 
 if __name__ == "__main__":

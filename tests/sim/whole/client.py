@@ -7,7 +7,6 @@ end of a connection. It tells the caller what it does not know: a request whose 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -237,11 +236,11 @@ class SimClient(asyncio.Protocol):
 
     async def api(self, subject: str, body: Any = None, timeout: float = 5.0) -> dict[str, Any]:
         """Return the answer of the JetStream API. Raise NoAnswer."""
-        payload = json.dumps(body).encode() if body is not None else b""
+        payload = msgspec.json.encode(body) if body is not None else b""
         answer = await self.request(f"$JS.API.{subject}".encode(), payload, timeout=timeout)
         if answer.status == 503:
             raise NoAnswer("no responders")
-        found: dict[str, Any] = json.loads(answer.payload)
+        found: dict[str, Any] = msgspec.json.decode(answer.payload)
         return found
 
     def subscribe(self, subject: bytes, receiver: Receiver) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
@@ -24,6 +25,7 @@ from lakestream_spark.write.source import SegmentsReader, offset_of
 from tests.sim.events import MS
 from tests.sim.whole.lake import ROOT
 from tests.sim.whole.loop import SimLoop
+from tests.sim.whole.surroundings import Bare
 from tests.sim.whole.table import SimTable
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class CompactorHost:
             return
         world = self.world
         loop = self.loop = SimLoop(world.events, self.address, world.network)
-        loop.on_turn = lambda: world.current.turn(self.address)
+        loop.on_turn = partial(world.current.turn, Bare(self.address))
         loop.on_error = lambda context: world.violated(f"{self.name}: {context.get('exception')!r}")
         world.fibers.start(loop, self._serve, lambda result, error: self._ended(loop, error))
 

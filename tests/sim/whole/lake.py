@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import tempfile
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ import msgspec
 
 from lakestream.lake.errors import StorageFailed
 from lakestream.lake.storage.storage import Entries, FileEntry, Names, Storage
+from lakestream.lake.table.log import TableVersion
 from lakestream.log.format.files import Files
 from tests.sim.events import EPOCH, MS, Events, S
 from tests.sim.whole.fibers import Fibers, InlineExecutor, Threading
@@ -35,6 +37,8 @@ STORE = "/store"
 """Directory of the servers' stores on their simulated disks."""
 LEASE_SECONDS = 6.0
 """Duration of leases; shorter than usual, so that they expire within a run."""
+_BEHIND = chr(ord("/") + 1)
+"""Behind the name of a directory, this sorts behind the paths of all that is in it."""
 _SIMULATED = 1 << 30
 """Added to descriptors of simulated files."""
 
@@ -54,6 +58,8 @@ class Lake:
         flaky: share of the requests that fail, half of them after they took effect.
         cut: hosts whose requests fail.
         requests: made so far; dropped: segments that have left a log.
+        states: of tables, as checks have found them last, by stream; with number and last tag of the files of the log.
+        contents: of data files, as checks have found them, by path; with their tags.
         note: called with each change.
     """
 
@@ -64,9 +70,12 @@ class Lake:
         self.slow = 1
         self.flaky = 0.0
         self.cut: set[str] = set()
+        self.contents: dict[str, tuple[str, dict[int, tuple[bytes, bytes, bytes, int]]]] = {}
+        self.states: dict[str, tuple[tuple[int, str], TableVersion | None]] = {}
         self.requests = self.dropped = 0
         self.note: Callable[[str], None] = lambda text: None
         self._tags = 0
+        self._paths: list[str] = []  # of the objects, sorted
 
     def calm(self) -> None:
         """End all outages."""
@@ -84,7 +93,7 @@ class Lake:
         random = self.random
         if self.fibers.current is not None and (changes or self.slow > 1 or random.random() < 0.1):
             self.fibers.sleep(random.randrange(MS, 20 * MS) * self.slow / S)
-        if self.away or self.current.address in self.cut:
+        if self.away or self.current.machine.address in self.cut:
             if self.fibers.current is not None:
                 self.fibers.sleep(random.choice((0.01, 0.5, 8.0)))
             raise StorageFailed(what, path, "no connection")
@@ -97,6 +106,8 @@ class Lake:
     def put(self, path: str, data: bytes) -> str:
         """Replace an object; return its tag."""
         self._tags += 1
+        if path not in self.objects:
+            insort(self._paths, path)
         self.objects[path] = _Object(data, f'"{self._tags}"', EPOCH + self.events.now)
         self.note(f"lake: {path} has {len(data)} bytes")
         return f'"{self._tags}"'
@@ -104,7 +115,24 @@ class Lake:
     def delete(self, path: str) -> None:
         """Delete an object if it exists."""
         if self.objects.pop(path, None) is not None:
+            del self._paths[bisect_left(self._paths, path)]
             self.note(f"lake: {path} is deleted")
+
+    def below(self, directory: str) -> list[str]:
+        """Return the paths of all objects below a directory, sorted."""
+        start = directory.rstrip("/")
+        return self._paths[bisect_left(self._paths, f"{start}/") : bisect_left(self._paths, f"{start}{_BEHIND}")]
+
+    def directories(self, directory: str) -> list[str]:
+        """Return the names of the directories in a directory, sorted."""
+        start = directory.rstrip("/") + "/"
+        at, found = bisect_left(self._paths, start), []
+        while at < len(self._paths) and self._paths[at].startswith(start):
+            name, slash, _ = self._paths[at][len(start) :].partition("/")
+            if slash:
+                found.append(name)
+            at = bisect_left(self._paths, f"{start}{name}{_BEHIND}") if slash else at + 1
+        return sorted(found)
 
     def entry(self, path: str) -> FileEntry:
         """Return the entry of an object. Raise FileNotFoundError."""
@@ -147,20 +175,16 @@ class SimStorage(Storage):
 
     def list(self, directory: str) -> Entries:
         self._request("list", directory)
-        return sorted(self._lake.entry(path) for path in self._below(directory) if "/" not in _rest(path, directory))
+        start = len(directory.rstrip("/")) + 1
+        return [self._lake.entry(path) for path in self._lake.below(directory) if path.find("/", start) < 0]
 
     def directories(self, directory: str) -> Names:
         self._request("list", directory)
-        rests = [_rest(path, directory) for path in self._below(directory)]
-        return sorted({rest.partition("/")[0] for rest in rests if "/" in rest})
+        return self._lake.directories(directory)
 
     def tree(self, directory: str) -> Entries:
         self._request("list", directory)
-        return sorted(self._lake.entry(path) for path in self._below(directory))
-
-    def _below(self, directory: str) -> Names:
-        start = directory.rstrip("/") + "/"
-        return [path for path in self._lake.objects if path.startswith(start)]
+        return [self._lake.entry(path) for path in self._lake.below(directory)]
 
     def write(self, path: str, data: bytes) -> None:
         lost = self._request("write", path, changes=True)
@@ -258,14 +282,11 @@ class _Kept(io.BytesIO):
         return self.kept if self.closed else self.getvalue()
 
 
-def _rest(path: str, directory: str) -> str:
-    return path[len(directory.rstrip("/")) + 1 :]
-
-
 def _local(current: Current) -> Files:
     """Return the files of the machine whose turn it is."""
-    assert current.files is not None, "only servers have files"
-    return current.files
+    files: Files | None = current.machine.files
+    assert files is not None, "only servers have files"
+    return files
 
 
 class LocalFiles(Files):

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from lakestream.lake.read.history.rows import records
 from lakestream.lake.storage import paths
 from lakestream.lake.table.actions import locate
-from lakestream.lake.table.log import TableLog, TableVersion
+from lakestream.lake.table.log import TableLog, TableVersion, log_directory
 from lakestream.lake.table.progress import application
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.segment_store import SegmentStore
@@ -29,12 +29,18 @@ if TYPE_CHECKING:
 
 
 def state_of(lake: Lake, name: str) -> TableVersion | None:
-    """Return a stream's table as it is now; None: there is none."""
+    """Return a stream's table as it is now; None: there is none. Its log is read anew once it has changed."""
     table = paths.table(ROOT, name)
-    try:
-        return TableLog(Observer(lake), table).state()
-    except FileNotFoundError:
-        return None
+    log = lake.below(log_directory(table))
+    newest = (len(log), lake.objects[log[-1]].tag if log else "")
+    before, state = lake.states.get(name, ((-1, ""), None))
+    if before != newest:
+        try:
+            state = TableLog(Observer(lake), table).state()
+        except FileNotFoundError:
+            state = None
+        lake.states[name] = newest, state
+    return state
 
 
 def position_of(lake: Lake, name: str, uid: str) -> int:
@@ -59,10 +65,18 @@ def table_content(lake: Lake, name: str) -> Content:
     found: Content = {}
     table = paths.table(ROOT, name)
     for add in state.files.values() if state is not None else ():
-        for record in records(read_rows(Observer(lake), table, add)):
-            if record.seq in found:
-                raise Violation(f"{name}: {record.seq} is in the table twice")
-            found[record.seq] = (record.subject, record.data, record.header, record.time_ns)
+        path = locate(table, add.path)
+        tag, rows = lake.contents.get(path, ("", {}))
+        if tag != lake.entry(path).tag:  # a file is read once, for all checks
+            rows = {
+                record.seq: (record.subject, record.data, record.header, record.time_ns)
+                for record in records(read_rows(Observer(lake), table, add))
+            }
+            lake.contents[path] = lake.entry(path).tag, rows
+        for seq in rows:
+            if seq in found:
+                raise Violation(f"{name}: {seq} is in the table twice")
+        found |= rows
     return found
 
 

@@ -21,12 +21,14 @@ from lakestream.server.machine import Machine
 from lakestream.server.node import Node
 from tests.servers import KEY
 from tests.sim.disk import Disk, PowerCut, SimFiles
-from tests.sim.events import EPOCH, Events, S
+from tests.sim.events import EPOCH, US, Events, S
 from tests.sim.whole.loop import SimLoop
 from tests.sim.whole.network import Network, Socket
 
 CLIENTS, ROUTES = 4222, 6222
 GIB = 1 << 30
+LATEST_NS = 50 * US
+"""Longest time until a thread begins with a piece of work."""
 
 
 class SimClock(LoopClock):
@@ -65,7 +67,7 @@ class SimIo(ThreadIo):
     def submit(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
-        self._sim.call_later(self._host.random.randrange(1, 50) * 1e-6, self._perform, work, done)
+        self._sim.after(US + int(self._host.random.random() * LATEST_NS), self._perform, work, done)
 
     def _perform(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         files, result, failed = self._files, None, None
@@ -76,7 +78,7 @@ class SimIo(ThreadIo):
             failed = error
         except PowerCut:
             return  # the loop asks for it after each callback
-        self._sim.call_later(files.spent / 1e9, done, result, failed)
+        self._sim.after(files.spent, done, result, failed)
 
     def close(self) -> None:
         """Do nothing: there are no threads."""
@@ -224,9 +226,9 @@ class Host:
         loop = self.loop = SimLoop(self.events, self.address, self.network)
         files = self.files = SimFiles(self.disk, self.random)
         files.slow = self.slow
-        loop.crashed = lambda: files.dead
+        files.on_cut = loop.crash
         loop.on_crash = self._died
-        loop.on_turn = lambda: self.watch.turns(self)
+        loop.on_turn = partial(self.watch.turns, self)
         self.watch.started(loop)
         loop.on_error = lambda context: self.watch.failed(self, str(context.get("message")), context.get("exception"))
         log = SimLogger(

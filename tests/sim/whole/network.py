@@ -18,6 +18,7 @@ from tests.sim.whole.loop import SimLoop, refused
 WINDOW = 256 << 10
 """Bytes that systems take for a receiver who does not read."""
 
+FASTEST_NS = 20 * US
 HIGH_WATER = 64 << 10
 RETRANSMIT_NS = 400 * MS
 """Longest time after which what waited for a link is sent again."""
@@ -78,7 +79,8 @@ class End(asyncio.Transport):
         self._outstanding = 0  # written here, and not taken by the other process
         self._arrival = 0  # of the last chunk at the other end
         self._high = HIGH_WATER
-        self.stuck: list[Callable[[], None]] = []  # arrivals at the other end that wait for a link
+        # Arrivals at the other end that wait for a link.
+        self.stuck: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.silent = False  # the machine of this end lost its power
 
     # ------------------------------------------------------------------ transport
@@ -87,7 +89,7 @@ class End(asyncio.Transport):
             return
         data = bytes(data)
         self._outstanding += len(data)
-        self._transmit(lambda: self.other._arrive(data), len(data))
+        self._transmit(len(data), self.other._arrive, data)
         if not self._writing_paused and self.get_write_buffer_size() > self._high:
             self._writing_paused = True
             self.protocol.pause_writing()
@@ -95,36 +97,40 @@ class End(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
 
-    def _transmit(self, arrive: Callable[[], None], size: int = 0) -> None:
+    def _transmit(self, size: int, arrive: Callable[..., None], *args: Any) -> None:
         """Have something happen at the other end, after all that was sent before."""
         network = self.network
-        self._arrival = max(network.events.now + network.delay(size), self._arrival + 1)
-        network.events.after(self._arrival - network.events.now, lambda: self._land(arrive))
+        events = network.events
+        arrival = events.now + network.delay(size)
+        if arrival <= self._arrival:
+            arrival = self._arrival + 1
+        self._arrival = arrival
+        events.after(arrival - events.now, self._land, arrive, args)
 
-    def _land(self, arrive: Callable[[], None]) -> None:
+    def _land(self, arrive: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self.stuck or self.network.is_cut(self.loop.host, self.other.loop.host):
             if not self.stuck:
                 self.network.stuck.append(self)
-            self.stuck.append(arrive)
+            self.stuck.append((arrive, args))
         else:
-            arrive()
+            arrive(*args)
 
     def release(self) -> None:
         """Send again what waited for the link."""
         stuck, self.stuck = self.stuck, []
-        for arrive in stuck:
-            arrive()
+        for arrive, args in stuck:
+            arrive(*args)
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._transmit(lambda: self.other._ended(True))
+            self._transmit(0, self.other._ended, True)
             self.loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
         if not self._lost:
             self._closing = True
-            self._transmit(lambda: self.other._ended(ConnectionResetError(104, "Connection reset by peer")))
+            self._transmit(0, self.other._ended, ConnectionResetError(104, "Connection reset by peer"))
             self.loop.call_soon(self._lose, None)
 
     def _lose(self, error: BaseException | None) -> None:
@@ -209,6 +215,7 @@ class Network:
     def __init__(self, events: Events, random: Random, slowest_ns: int) -> None:
         self.events, self.random = events, random
         self.slowest_ns = slowest_ns
+        self._random, self._spread = random.random, slowest_ns - FASTEST_NS
         self.listening: dict[Address, SimServer] = {}
         self.stuck: list[End] = []
         self.note: Callable[[End, bytes], None] = lambda end, data: None
@@ -221,7 +228,7 @@ class Network:
 
     def delay(self, size: int = 0) -> int:
         """Return the latency of a buffer: 1 Gbit/s and a random part."""
-        return self.random.randrange(20 * US, self.slowest_ns) + size * 8
+        return FASTEST_NS + int(self._random() * self._spread) + size * 8
 
     def server(self, loop: SimLoop, factory: Callable[[], Any], address: Address) -> SimServer:
         """Return a listening socket that does not accept yet."""
@@ -318,7 +325,7 @@ class Network:
     def _reset(self, end: End) -> None:
         self._ends.pop(end, None)
         end._lost = end._closing = True
-        end._transmit(lambda: end.other._ended(ConnectionResetError(104, "Connection reset by peer")))
+        end._transmit(0, end.other._ended, ConnectionResetError(104, "Connection reset by peer"))
 
 
 class _Nobody(asyncio.Protocol):

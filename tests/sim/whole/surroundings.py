@@ -12,32 +12,47 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
+from typing import Any, Protocol
 from unittest.mock import patch
 
+import msgspec
 from nacl import bindings
 
-from lakestream.log.format.files import Files
 from lakestream.protocol.nkeys import CurveKey
 from tests.sim.events import EPOCH, Events
 
 
-class Current:
-    """The machine whose turn it is.
+class Place(Protocol):
+    """A machine.
 
     Attributes:
+        address: in the network.
         offset_ns: error of its wall clock.
-        address: of the machine.
         files: of the process; None: it has none.
     """
 
-    def __init__(self) -> None:
-        self.offset_ns = 0
-        self.address = ""
-        self.files: Files | None = None
+    address: str
+    offset_ns: int
+    files: Any
 
-    def turn(self, address: str, offset_ns: int = 0, files: Files | None = None) -> None:
+
+class Bare(msgspec.Struct):
+    """A machine without a store, whose clock is right."""
+
+    address: str = ""
+    offset_ns: int = 0
+    files: Any = None
+
+
+class Current:
+    """The `machine` whose turn it is."""
+
+    def __init__(self) -> None:
+        self.machine: Place = Bare()
+
+    def turn(self, machine: Place) -> None:
         """Begin the turn of a machine."""
-        self.address, self.offset_ns, self.files = address, offset_ns, files
+        self.machine = machine
 
 
 @contextmanager
@@ -53,7 +68,7 @@ def surroundings(events: Events, current: Current, seed: str) -> Iterator[None]:
             super().__init__(chance.getrandbits(64) if x is None else x)  # type: ignore[arg-type]
 
     def wall() -> int:
-        return EPOCH + events.now + current.offset_ns
+        return EPOCH + events.now + current.machine.offset_ns
 
     def steady() -> int:
         return EPOCH + events.now
@@ -75,6 +90,7 @@ def surroundings(events: Events, current: Current, seed: str) -> Iterator[None]:
         "random.Random": Seeded,
         "lakestream.meta.cluster.Random": Seeded,
         "lakestream.server.logins.new_curve_key": curve_key,
+        "lakestream.server.node.trim": lambda: False,  # of the whole process, at each start of a server
     }
     assert time.time_ns is not wall
     with ExitStack() as stack:

@@ -92,7 +92,7 @@ class ReleaseRecorder:
             yield
 
     def _note(self, kind: Callable[..., OfTable], name: str, uid: str, *facts: Any) -> None:
-        self.events.append(kind(self._lake.current.address, f"{name}/{uid}", *facts))
+        self.events.append(kind(self._lake.current.machine.address, f"{name}/{uid}", *facts))
 
     def _put(self, path: str, data: bytes) -> None:
         if found := _STAGED.fullmatch(path):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tests.sim.events import S
 from tests.sim.whole.client import Message, NoAnswer, SimClient
@@ -240,7 +241,7 @@ class Workload:
 
     def acked(self, stream: Stream, sent: Sent, answer: Message) -> dict[str, Any]:
         """Note an answer to a publish; return it."""
-        ack: dict[str, Any] = json.loads(answer.payload) if answer.payload else {"error": {"err_code": 503}}
+        ack: dict[str, Any] = msgspec.json.decode(answer.payload) if answer.payload else {"error": {"err_code": 503}}
         if "error" in ack:
             self.world.counts["refused"] += 1
             return ack
@@ -335,7 +336,7 @@ class Workload:
     async def _got_directly(self, client: SimClient, stream: Stream, seq: int) -> Sent | None:
         """Return a message by direct get; None if the server cannot tell. A replica may not have it yet."""
         subject = f"$JS.API.DIRECT.GET.{stream.name}".encode()
-        answer = await client.request(subject, json.dumps({"seq": seq}).encode(), timeout=12.0)
+        answer = await client.request(subject, msgspec.json.encode({"seq": seq}), timeout=12.0)
         if answer.status:
             return None
         return answer.field(b"Nats-Subject"), answer.payload
@@ -453,7 +454,7 @@ class Puller(Reader):
         self._pulls += 1
         inbox, began_ns = b"%b.%d" % (self.inbox, self._pulls), self.world.events.now
         sid = self.client.subscribe(inbox, lambda message: self._received(message, began_ns))
-        body = json.dumps({"batch": batch, "expires": S // 2}).encode()
+        body = msgspec.json.encode({"batch": batch, "expires": S // 2})
         self.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.stream.name}.{self.consumer}".encode(), body, inbox)
         try:
             async with asyncio.timeout(0.6):

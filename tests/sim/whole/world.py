@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import msgspec
@@ -33,7 +33,7 @@ from tests.sim.whole.loop import SimLoop
 from tests.sim.whole.machine import Host, Watch, options_of
 from tests.sim.whole.nemesis import FAULTS, Nemesis
 from tests.sim.whole.network import End, Network
-from tests.sim.whole.surroundings import Current, surroundings
+from tests.sim.whole.surroundings import Bare, Current, surroundings
 from tests.sim.whole.workload import PARTS, Workload
 
 START_NS = 60 * S
@@ -51,6 +51,8 @@ CLIENTS = "10.0.1.1"
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parameters of a run, drawn from the seed. Times in ns."""
 
+    FEWEST: ClassVar[int] = 3
+    """Nodes: streams have three replicas."""
     seed: int
     nodes: int = 3
     fault_ns: int = 20 * S
@@ -134,7 +136,7 @@ class World(Watch):
             self.hosts[name] = Host(name, options, self.events, self.network, seed, self)
         self.loop = SimLoop(self.events, CLIENTS, self.network)
         self.loop.on_error = self._client_failed
-        self.loop.on_turn = self._clients_turn
+        self.loop.on_turn = partial(self.current.turn, Bare(CLIENTS))
         self.workload = Workload(self, Random(f"workload {seed}"))
         self.nemesis = Nemesis(self, Random(f"nemesis {seed}"))
 
@@ -248,15 +250,12 @@ class World(Watch):
             place = f"{end.other.loop.host} ▶ {end.loop.host} #{end.number}"
             self.trace.append(f"{self.events.now / S:11.6f} {place} {len(data)} bytes {crc32(data):08x}")
 
-    def _clients_turn(self) -> None:
-        self.current.turn(CLIENTS)
-
     def _client_failed(self, context: dict[str, Any]) -> None:
         self.violated(f"a client failed: {context.get('message')}: {context.get('exception')!r}")
 
     # ------------------------------------------------------------------ Watch
     def turns(self, host: Host) -> None:
-        self.current.turn(host.address, host.offset_ns, host.files)
+        self.current.machine = host
 
     def started(self, loop: SimLoop) -> None:
         loop.on_thread = partial(self.fibers.start, loop)
@@ -311,9 +310,15 @@ class Outcome(msgspec.Struct):
 
 
 def run_seed(
-    seed: int, seconds: int = 20, tracing: bool = False, plan: Plan | None = None, *, swarm: bool = False
+    seed: int,
+    seconds: int = 20,
+    tracing: bool = False,
+    plan: Plan | None = None,
+    *,
+    swarm: bool = False,
+    ends: bool = False,
 ) -> Outcome:
-    """Run one seed with `seconds` of faults, perhaps as one of a swarm, or a plan."""
+    """Run one seed with `seconds` of faults, perhaps as one of a swarm, or a plan. `ends`: so does this process."""
     began, failure = time.process_time(), ""
     if plan is None:
         plan = swarmed(plan_of(seed, seconds)) if swarm else plan_of(seed, seconds)
@@ -335,8 +340,9 @@ def run_seed(
         world.trace,
         world.nemesis.acts,
     )
-    del world
-    _free()
+    if not ends:
+        del world
+        _free()
     return outcome
 
 
