@@ -163,8 +163,8 @@ class Pipeline:
 
     @property
     def replicated(self) -> bool:
-        """Return True if other nodes hold this stream too."""
-        return self.group.replicated
+        """Return True if other nodes hold this stream too; False before it has its group, which it recovers without."""
+        return hasattr(self, "group") and self.group.replicated
 
     # ------------------------------------------------------------------ proposals in flight
     def __len__(self) -> int:
