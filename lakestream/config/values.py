@@ -7,6 +7,7 @@ settings.py and the modules of the blocks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -327,16 +328,31 @@ MAX_WORKERS = 64
 """Maximum of `workers` (64)."""
 
 
+def quota_cores(root: str = "/") -> float:
+    """Return the processor time that the control groups of this process allow it (cgroup v2, `cpu.max`), in cores;
+    `MAX_WORKERS` without a quota. `root`: of the file system."""
+    allowed, group = float(MAX_WORKERS), ""
+    with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup")) as file:
+        group = next((line.strip()[3:] for line in file if line.startswith("0::")), "")
+    while group:
+        path = os.path.join(root, "sys/fs/cgroup", group.lstrip("/"), "cpu.max")
+        with contextlib.suppress(OSError, ValueError), open(path) as file:  # none in the root group; "max" is no number
+            quota, period = map(int, file.read().split())
+            allowed = min(allowed, quota / period)
+        group = os.path.dirname(group) if group != "/" else ""
+    return allowed
+
+
 def workers_of(text: str) -> int:
-    """Return the number of worker processes that a setting or flag names; `auto`: the processor cores for this process.
+    """Return the number of worker processes that a setting or flag names; `auto`: the processor cores for this process,
+    those that a quota allows it entirely.
 
     Raises:
         ValueError: neither, or out of range.
     """
     if text == "auto":
-        return min(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MAX_WORKERS
-        )
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(min(cores, int(quota_cores()), MAX_WORKERS), 1)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_WORKERS:
         raise ValueError(f'"{text}" is neither "auto" nor a number from 1 to {MAX_WORKERS}')
     return int(text)
