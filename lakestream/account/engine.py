@@ -15,7 +15,7 @@ from lakestream.meta import deleted_streams
 from lakestream.meta.meta import failure
 from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import Shared
-from lakestream.ports import Bus, ClientInfo, Handler, ListedMessages, Messages, Single, Subscribed
+from lakestream.ports import Bus, ClientInfo, Handler, ListedMessages, Messages, Single, Subscribed, Take
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import SERVERS_QUEUE, prefixes
@@ -93,18 +93,19 @@ class Engine:
         return [*self.streams.values(), *self.dormant.values()]
 
     # ------------------------------------------------------------------ streams that are not open
-    def rest(self, dormant: Dormant) -> None:
+    def rest(self, dormant: Dormant, take: Take | None = None) -> None:
         name = dormant.name
         self.dormant[name] = dormant
         self.use.note(dormant)
         if not self.serving:
             return
-        published, asked = (functools.partial(self._hold, name, own) for own in (True, False))
+        again = functools.partial(self._hold, name, False)
+        published, asked = take or functools.partial(self._hold, name, True), take or again
         found = [self.bus.subscribe(each.encode(), published, runs=True) for each in dormant.config.subjects]
         for prefix in prefixes(self.domain):
             if dormant.config.allow_direct:
                 base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
-                found += [self.bus.subscribe(on, asked, SERVERS_QUEUE) for on in (base, base + b".>")]
+                found += [self.bus.subscribe(on, again, SERVERS_QUEUE) for on in (base, base + b".>")]
             if dormant.consumer_count:
                 found.append(self.bus.subscribe(b"%bCONSUMER.MSG.NEXT.%b.*" % (prefix, name.encode()), asked))
         if dormant.consumer_count:  # `Acks` declines them only where nobody else listens

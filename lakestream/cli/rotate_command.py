@@ -30,7 +30,8 @@ def rotate_key(
     from lakestream.lake.staging import sealed
     from lakestream.log.sealing.keys import Keyring
     from lakestream.log.sealing.stores import rotate_store
-    from lakestream.server.workers.stores import worker_numbers, worker_store
+    from lakestream.server.workers.stores import worker_numbers
+    from lakestream.server.workers.worker import worker_store
 
     try:
         options = load(Flags(config=file))

@@ -35,4 +35,5 @@ In reading order:
 - `info.py`: Information about groups for clients.
 - `changes.py`: Requests that are processed one at a time, and limits of requests.
 - `read_index.py`: Read indexes for followers, from the leaders of their streams.
+- `worker_moves.py`: Moving a stream from one running worker to another.
 """

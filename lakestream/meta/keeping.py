@@ -195,6 +195,10 @@ class SoloKeeping(Keeping):
     def _opened(self, key: tuple[str, str]) -> None:
         self._under_way -= 1
         self._open_next()
+        self._run_held(key)
+
+    def _run_held(self, key: tuple[str, str]) -> None:
+        """Go on with what waited for a stream."""
         for then in self._opening.pop(key):
             try:
                 then()

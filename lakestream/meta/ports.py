@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lakestream.ports import Take
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Calls, Channel, Method, Transport
@@ -65,8 +66,9 @@ class AccountStreams(Protocol):
     def detach(self, name: str, trouble: str = "") -> None:
         """Remove a stream; `trouble`: the reason if its log cannot be used."""
 
-    def rest(self, dormant: Dormant) -> None:
-        """Add a stream that is not open, in the place of the open one; its first use opens it."""
+    def rest(self, dormant: Dormant, take: Take | None = None) -> None:
+        """Add a stream that is not open, in the place of the open one; its first use opens it. Or `take` gets what
+        clients send to it and its consumers."""
 
     def refresh(self, stream: Stream) -> None:
         """Renew the subscriptions after a change of the stream's subjects or role."""

@@ -316,6 +316,14 @@ class FileStores:
             return root.leave(self.files, directory, note)
         return root.discard(self.files, directory)
 
+    def give(self, account: str, name: str, store: str) -> None:
+        """Move the files of a stream that was closed, and is not new, to the store of another worker. Raise OSError."""
+        here = self.directory(account, name)
+        self._root.creations.forget(here)
+        # Plain files: those of an encrypted store would leave a copy of the stream's key beside its new directory.
+        root.move(Files(), here, os.path.join(store, os.path.relpath(here, self.root)))
+        self.files.remove_tree(here)  # which is gone: nothing stays cached of it
+
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
         """Create a directory with these empty files for a state that is to replace `directory`; return its path."""

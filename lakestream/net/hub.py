@@ -137,6 +137,8 @@ class Hub:
         imports: follows subscriptions; None without imports.
         mappings: subject mappings; None without any.
         responses: reply paths into other accounts; None without any.
+        guard: returns the function by which an internal subscription, without a queue group, gets its messages; None:
+            its own. A stream that comes from another worker is guarded.
         dirty: see `Turn`.
         stopped: the message behind those that `route_run` has routed.
     """
@@ -151,6 +153,7 @@ class Hub:
         self.imports: Imports | None = None
         self.mappings: Mappings | None = None
         self.responses: ReplyPaths | None = None
+        self.guard: Callable[[bytes, Take], Take] | None = None
         self.dirty = turn.dirty
         self.stopped = 0
         self._choice = random.Random().choice
@@ -466,8 +469,11 @@ class Hub:
         runs: bool = False,
         apart: bool = False,
     ) -> _Handle:
+        own = take
+        if self.guard is not None and not queue:
+            take = self.guard(subject, take)
         sub = Subscription(_Internal(take, self.log, runs), subject, queue, b"")
-        sub.local, sub.apart = local, take if apart else None
+        sub.local, sub.apart = local, own if apart else None
         self.join(sub)
         return _Handle(self, sub)
 

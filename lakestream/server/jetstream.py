@@ -38,7 +38,7 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
-from lakestream.ports import Bus, ClientInfo, Subscribed, singly
+from lakestream.ports import Bus, ClientInfo, Subscribed, Take, singly
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.schema_api import PREFIX
@@ -294,9 +294,16 @@ class JetStream:
     def _working(self, workers: Workers) -> Callable[[Shared, Engines], MetaNode]:
         def join(shared: Shared, engines: Engines) -> MetaNode:
             from lakestream.meta.workers import worker_node
+            from lakestream.server.workers.worker import store_of_peer
+
+            def guard(account: str, take: Callable[[bytes, Take], Take] | None) -> None:
+                self._accounts.bus(account).guard = take
 
             settle = functools.partial(workers.settle, timeout_ns=CALL_TIMEOUT_NS)
-            node = worker_node(shared, engines, workers.peers, workers.first, workers.names, settle)
+            own, name_of = (self._options.store_dir, workers.index), workers.name_of
+            stores = {name_of(each): store_of_peer(*own, each) for each in range(len(workers.names) + 1)}
+            names = workers.first, workers.names
+            node = worker_node(shared, engines, workers.peers, *names, settle, guard, stores.__getitem__)
             node.services.append(ElsewhereUse(engines, node))
             return node
 

@@ -91,6 +91,11 @@ class Stream(StreamCore):
         return sum(not consumer.config.direct for consumer in self.consumers.values())
 
     @property
+    def has_open_batches(self) -> bool:
+        """Return True while a client publishes a batch."""
+        return not (self.feature(Fast).acts_at() and self.feature(Atomic).acts_at())
+
+    @property
     def past(self) -> Past | None:
         """Return the stream's past, None if it keeps none."""
         return self.feature(TimeTravel).past

@@ -56,8 +56,12 @@ class ClusterRequests:
         route("META.LEADER.STEPDOWN", "meta_leader_stepdown_response", self._meta_stepdown, where=meta)
         route("SERVER.REMOVE", "meta_server_remove_response", self._remove_server, where=meta)
         route("SERVER.EVACUATE", "meta_server_evacuate_response", self._evacuate_server, where=meta)
-        route("ACCOUNT.STREAM.MOVE.*.*", "stream_update_response", self._move, where=meta)
+        self.register_moves(routes)
         route("ACCOUNT.STREAM.CANCEL_MOVE.*.*", "stream_cancel_move_response", self._cancel_move, where=meta)
+
+    def register_moves(self, routes: HandlerRegistry) -> None:
+        """Register what workers serve, too."""
+        routes.route("ACCOUNT.STREAM.MOVE.*.*", "stream_update_response", self._move, where=Where.META)
 
     def _rescue(self, request: Request) -> None:
         """Reject a smaller quorum for a meta group that lost its majority: it could lose entries that a majority has

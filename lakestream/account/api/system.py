@@ -36,6 +36,8 @@ class SystemApi(Api):
         self.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
         if engine.node.clustered:
             ClusterRequests(engine).register(self)
+        elif not engine.node.alone:
+            ClusterRequests(engine).register_moves(self)
         self._served = SubjectFilters(pattern.encode() for pattern in self._routes)
         for prefix in self._prefixes:
             self._listen_to(prefix + b">", self._refuser(len(prefix)))

@@ -215,6 +215,14 @@ class StoreRoot:
             self._lock = -1
 
 
+def move(files: Files, here: str, there: str) -> None:
+    """Give a stream's directory, which is settled and not open, to another store, durably. One rename decides."""
+    files.make_directory(os.path.dirname(there))
+    files.replace(here, there)
+    files.sync_directory(os.path.dirname(there))
+    files.sync_directory(os.path.dirname(here))
+
+
 def require_own(path: str, files: Files) -> None:
     """Raise ForeignStore if there are streams and nats-server wrote all: nothing is to be written beside them."""
     found: list[str] = []

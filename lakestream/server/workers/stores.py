@@ -1,8 +1,7 @@
 """The directories of the workers' streams.
 
-Belongs here: where each worker keeps its streams, and moving streams between these directories before the workers
-start: into those that have a worker, and so that each has as many as the others. A move is one rename; a kill between
-two of them leaves every stream in one place.
+Belongs here: moving streams between these directories before the workers start: into those that have a worker, and so
+that each has as many as the others. A move is one rename; a kill between two of them leaves every stream in one place.
 
     <store_dir>/jetstream               the first worker, and a server without workers
     <store_dir>/workers/<n>/jetstream   the others
@@ -21,15 +20,8 @@ from lakestream.config.options import JetStreamOptions
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.store.creations import KEY
-from lakestream.log.store.root import DORMANT, GONE, INCOMING, RESERVED, STREAMS, StoreRoot
-
-WORKERS = "workers"
-"""Directory of the other workers, in the storage directory of the server."""
-
-
-def worker_store(store_dir: str, index: int) -> str:
-    """Return the storage directory of a worker."""
-    return os.path.join(store_dir, WORKERS, str(index)) if index else store_dir
+from lakestream.log.store.root import DORMANT, GONE, INCOMING, RESERVED, STREAMS, StoreRoot, move
+from lakestream.server.workers.worker import WORKERS, worker_store
 
 
 def distribute(options: JetStreamOptions, count: int) -> list[str]:
@@ -128,12 +120,8 @@ def _plan(streams: dict[int, list[Name]], count: int) -> list[tuple[int, int, li
 def _move(roots: dict[int, StoreRoot], source: int, target: int, names: list[Name]) -> list[str]:
     files, lines = Files(), []
     for account, stream in names:
-        there = os.path.join(roots[target].path, account, STREAMS)
-        here = os.path.join(roots[source].path, account, STREAMS)
-        files.make_directory(there)
-        files.replace(os.path.join(here, stream), os.path.join(there, stream))
-        files.sync_directory(there)
-        files.sync_directory(here)
+        here, there = (os.path.join(roots[each].path, account, STREAMS, stream) for each in (source, target))
+        move(files, here, there)
         if GONE not in stream:
             lines.append(f"stream {stream}: moved from worker {source} to worker {target}")
     return lines

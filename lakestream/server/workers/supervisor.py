@@ -30,8 +30,8 @@ from lakestream.net.listener import ListenError, reserve
 from lakestream.ops import ports_file
 from lakestream.protocol.nkeys import SERVER, new_key
 from lakestream.server.early_signals import EARLY, ENDING, KEPT
-from lakestream.server.workers.stores import WORKERS, distribute
-from lakestream.server.workers.worker import Counts, Worker
+from lakestream.server.workers.stores import distribute
+from lakestream.server.workers.worker import WORKERS, Counts, Worker
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
 """Pause before a worker is restarted for the second time in a row, which doubles each time (100 ms), and its maximum

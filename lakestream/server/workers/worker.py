@@ -1,6 +1,7 @@
 """One worker's part in its server.
 
-Belongs here: what the supervisor gives a worker, the settings that concern it, and the figures that all workers share.
+Belongs here: what the supervisor gives a worker, the settings that concern it, where it keeps its streams, and the
+figures that all workers share.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ from msgspec.structs import replace
 
 from lakestream.config.options import LeafOptions, Options, SqlOptions
 from lakestream.protocol.nkeys import KeyPair
-from lakestream.server.workers.stores import worker_store
 
 _COUNT = struct.Struct("=q")
+WORKERS = "workers"
+"""Directory of the other workers, in the storage directory of the server."""
+
+
+def worker_store(store_dir: str, index: int) -> str:
+    """Return the storage directory of a worker."""
+    return os.path.join(store_dir, WORKERS, str(index)) if index else store_dir
+
+
+def store_of_peer(own: str, index: int, other: int) -> str:
+    """Return the store (`…/jetstream`) of another worker; `own` is the storage directory of worker `index`."""
+    first = os.path.dirname(os.path.dirname(own)) if index else own
+    return os.path.join(worker_store(first, other), "jetstream")
 
 
 class Counts:

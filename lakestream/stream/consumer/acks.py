@@ -239,12 +239,14 @@ class AckHandler:
             self._bus.send(Single(reply))
             return
         if not self._confirmations:
-            self._clock.call_soon(self._log_confirmations)
+            self._clock.call_soon(self.log_confirmed)
         self._confirmations.append(reply)
 
-    def _log_confirmations(self) -> None:
+    def log_confirmed(self) -> None:
+        """Log the acks whose confirmations wait, and confirm them then."""
         replies, self._confirmations = self._confirmations, []
-        self._owner.progress_now(lambda: self._bus.send(ListedMessages(list(map(Single, replies)))))
+        if replies:
+            self._owner.progress_now(lambda: self._bus.send(ListedMessages(list(map(Single, replies)))))
 
 
 class _NakOptions(msgspec.Struct):

@@ -99,6 +99,9 @@ class StreamCore:
         self.is_new = False
         """True until it serves for the first time, if its creation was logged by this process: no file of it is in the
         lake, and no consumer has lost what it had in the memory of another process."""
+        self.is_handed_over = False
+        """True until it serves for the first time, if another process has closed it for this one: its consumers go on
+        from its checkpoint, those without progress in the log, too."""
         self.confirming = Confirming(store, self.pipeline, clock, self.proposer)
         self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
@@ -423,8 +426,8 @@ class StreamCore:
             self._on_revealed = functools.partial(self._serve, attach, ready)
             return
         attach()
-        begun_here, self.is_new = self.is_new, False
-        self.start(recovered=not begun_here)  # a new one has no consumers that lost what another process had
+        nothing_lost, self.is_new, self.is_handed_over = self.is_new or self.is_handed_over, False, False
+        self.start(recovered=not nothing_lost)
         ready()
 
     def reveal(self) -> None:
