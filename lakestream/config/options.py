@@ -196,8 +196,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in
     files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none), all of
     them every `scrub_interval_ns`. `close_idle_ns`: streams that were not used for so long are closed (0: none), and
-    those that were at rest when a server stopped are opened when they are used first. `verify_rate`: bytes of logs that
-    a verification reads in a second (0: any).
+    those that were at rest when a server stopped are opened when they are used first. `balance_workers`: busy streams
+    move between running workers. `verify_rate`: bytes of logs that a verification reads in a second (0: any).
     `max_verifications`: replicas verified at the same time (0: none). `unique_tag`: a prefix of server tags; no two
     replicas of a stream are on nodes with the same such tag. `encryption_key`: the master key of the store ("": it is
     not encrypted), `prev_encryption_key` the one before, `cipher` that of new files.
@@ -224,6 +224,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     scrub_rate: int = 8 * MIB
     scrub_interval_ns: int = 24 * 60 * MINUTE
     close_idle_ns: int = 60 * MINUTE
+    balance_workers: bool = True
     verify_rate: int = 64 * MIB
     max_verifications: int = 1
     batches_per_stream: int = 0

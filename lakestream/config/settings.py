@@ -404,6 +404,7 @@ JETSTREAM: dict[str, Rule] = {
     "scrub_rate": ("scrub_rate", lambda key, item: max(as_size(key, item), 0)),
     "scrub_interval": ("scrub_interval_ns", as_positive_duration),
     "close_idle_streams": ("close_idle_ns", as_pause),
+    "balance_workers": ("balance_workers", as_boolean),
     "verify_rate": ("verify_rate", lambda key, item: max(as_size(key, item), 0)),
     "max_verifications": ("max_verifications", number_in(0, 64)),
     "domain": ("domain", _domain),

@@ -35,5 +35,6 @@ In reading order:
 - `info.py`: Information about groups for clients.
 - `changes.py`: Requests that are processed one at a time, and limits of requests.
 - `read_index.py`: Read indexes for followers, from the leaders of their streams.
+- `worker_load.py`: Balancing the load of workers.
 - `worker_moves.py`: Moving a stream from one running worker to another.
 """

@@ -1,7 +1,7 @@
 """Moving a stream from one running worker to another.
 
 Belongs here: the steps of its old and of its new holder, and the messages that clients send meanwhile. workers.py has
-the first worker's part.
+the first worker's part, worker_load.py decides which stream moves where.
 """
 
 # A move has to be invisible: no message lost, doubled or out of order. Workers learn of each other's subscriptions at

@@ -293,6 +293,7 @@ class JetStream:
 
     def _working(self, workers: Workers) -> Callable[[Shared, Engines], MetaNode]:
         def join(shared: Shared, engines: Engines) -> MetaNode:
+            from lakestream.meta.worker_load import WorkerBalance
             from lakestream.meta.workers import worker_node
             from lakestream.server.workers.worker import store_of_peer
 
@@ -304,6 +305,8 @@ class JetStream:
             stores = {name_of(each): store_of_peer(*own, each) for each in range(len(workers.names) + 1)}
             names = workers.first, workers.names
             node = worker_node(shared, engines, workers.peers, *names, settle, guard, stores.__getitem__)
+            if self._options.balance_workers:
+                node.services.append(WorkerBalance(node, workers.first))
             node.services.append(ElsewhereUse(engines, node))
             return node
 
