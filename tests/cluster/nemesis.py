@@ -78,6 +78,7 @@ class Nemesis:
         lake: the lake's directory.
         power: of the nodes, if they can lose it.
         keys: of encrypted stores.
+        alone: streams with one replica, which no fault takes back: nobody else has what they acked.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Nemesis:
         lake: Path | None = None,
         power: Power | None = None,
         keys: Sequence[str] = (),
+        alone: Sequence[str] = (),
     ) -> None:
         self.cluster = cluster
         self.streams = streams
@@ -95,6 +97,7 @@ class Nemesis:
         self.lake = lake
         self.power = power
         self.keys = keys
+        self.alone = alone
 
     def apply(self, step: Step) -> str:
         """Inject one fault and end it; return the name of its victim."""
@@ -294,6 +297,11 @@ class Nemesis:
         wait(seconds)
         self.wait_current()
         self._kill_unrecorded(node)
+        for place in (node.stream_directory(stream, self.cluster.user[1]) for stream in self.alone):
+            older = saved / place.relative_to(node.store)
+            shutil.rmtree(older, ignore_errors=True)
+            if place.exists():
+                shutil.copytree(place, older)
         shutil.rmtree(node.store)
         saved.rename(node.store)
         node.start()

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from lakestream.account.api import messages
 from lakestream.account.get import query
 from lakestream.ports import Single
 from lakestream.stream.consumer.acks import AckHandler
@@ -61,6 +62,17 @@ def forgets_some_acks(stack: ExitStack) -> None:
     stack.enter_context(patch.object(AckHandler, "ack", ack))
 
 
+def purges_other_objects(stack: ExitStack) -> None:
+    """A purge of an object's chunks removes those of all objects."""
+    real = messages.Purge
+
+    def purge(pattern: bytes, seq: int, keep: int) -> messages.Purge:
+        chunks, _, _ = pattern.rpartition(b".")
+        return real(chunks + b".>" if pattern.startswith(b"$O.") else pattern, seq, keep)
+
+    stack.enter_context(patch.object(messages, "Purge", purge))
+
+
 class ServerBug(NamedTuple):
     """One bug.
 
@@ -81,5 +93,6 @@ BUGS = {
     "answers_gets_from_memory": ServerBug(answers_gets_from_memory, (), "stale", "register"),
     "takes_messages_for_duplicates": ServerBug(takes_messages_for_duplicates, (), "lost", "message"),
     "forgets_some_acks": ServerBug(forgets_some_acks, (), "returned", "delivery"),
+    "purges_other_objects": ServerBug(purges_other_objects, (), "invented", "register"),
     "stores_repeated_messages": ServerBug(stores_repeated_messages, ("kill-all",), "doubled", "message"),
 }

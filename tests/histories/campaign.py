@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,24 +23,32 @@ from lakestream.lake.storage import paths
 from lakestream.log.sealing.keys import share
 from tests import key_clients
 from tests.chaos.audit import read_all
-from tests.cluster.nemesis import Nemesis, Step, schedule, together
+from tests.cluster.nemesis import SYNCED, Nemesis, Step, schedule, together
 from tests.cluster.nodes import Cluster, Node, NotReady, until
 from tests.cluster.supply import Power
 from tests.histories.checks import Violation, check
 from tests.histories.clients import (
     CONSUMERS,
+    IN_MEMORY,
     OTHER_CONSUMERS,
     OTHERS,
     STREAMS,
     TIMEOUT_S,
+    AlonePublisher,
+    AlonePuller,
     Batched,
     Chained,
     Client,
     Consumer,
     Elections,
+    FleetingPublisher,
     JobPublisher,
+    MemoryPublisher,
+    MemoryPuller,
     NewsPublisher,
     NewsReader,
+    ObjectReader,
+    ObjectWriter,
     Ordered,
     OtherPublisher,
     OtherPuller,
@@ -49,9 +58,27 @@ from tests.histories.clients import (
     Pushed,
     Reader,
     Worker,
+    chunk_subject,
+    object_of,
     value_of,
 )
-from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, NEWS, OTHER, TOTAL, Event, History, Recorder, now
+from tests.histories.record import (
+    ALONE,
+    EVENTS,
+    FLEETING,
+    JOBS,
+    KEYS,
+    MEMORY,
+    MIRROR,
+    NEWS,
+    OBJECTS,
+    OTHER,
+    TOTAL,
+    Event,
+    History,
+    Recorder,
+    now,
+)
 from tests.lake import tables
 from tests.lake.test_soak import Compactor
 from tests.linearizable import NEVER, Operation
@@ -217,6 +244,12 @@ class Campaign:
         options = ("--iceberg", "v3") if plan.iceberg else ()
         self.compactor = Compactor(self.lake, *options) if self.lake is not None else None
         self.power = Power(self.cluster, directory) if plan.power else None
+        self._in_memory = IN_MEMORY if ours and not set(plan.faults) & set(SYNCED) else []
+        self._consumers = {
+            name: each
+            for name, each in CONSUMERS.items()
+            if each[0] in (config["name"] for config in (*STREAMS, *self._in_memory))
+        }
         self.keys = Keys(self.recorder)
         self.clients: list[Client] = []
         self.key_clients: list[key_clients.Client] = []
@@ -237,14 +270,14 @@ class Campaign:
 
     def _prepare(self) -> None:
         self.cluster.start()
-        for config in STREAMS:
+        for config in (*STREAMS, *self._in_memory):
             fields = {"allow_direct": True, "num_replicas": REPLICAS, **config}
             self.cluster.ask(f"STREAM.CREATE.{config['name']}", fields)
         self.cluster.ask(f"STREAM.CREATE.{KEYS}", key_clients.bucket(-1, REPLICAS))
         for config in OTHERS:
             fields = {"allow_direct": True, "num_replicas": self.plan.nodes if config["name"] == OTHER else REPLICAS}
             self.other.ask(f"STREAM.CREATE.{config['name']}", fields | config)
-        for cluster, consumers in ((self.cluster, CONSUMERS), (self.other, OTHER_CONSUMERS)):
+        for cluster, consumers in ((self.cluster, self._consumers), (self.other, OTHER_CONSUMERS)):
             for name, (stream, fields) in consumers.items():
                 config = {"durable_name": name, "ack_policy": "explicit", "max_deliver": -1, **fields}
                 cluster.ask(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
@@ -257,11 +290,13 @@ class Campaign:
 
     def _describe(self) -> None:
         """Record streams and consumers: a checker need not know this campaign."""
-        for config in [*STREAMS, *OTHERS, {"name": KEYS}]:
+        for config in [*STREAMS, *self._in_memory, *OTHERS, {"name": KEYS}]:
             copy = "mirror" in config or "sources" in config
             retention = "" if copy else config.get("retention", "limits")
+            if config["name"] == OBJECTS:
+                retention = "objects"
             self.recorder.add(Event("campaign", "stream", now(), now(), stream=config["name"], text=retention))
-        durable = CONSUMERS | OTHER_CONSUMERS
+        durable = self._consumers | OTHER_CONSUMERS
         policies = {name: (stream, "explicit") for name, (stream, _) in durable.items()} | {"ordered": (EVENTS, "none")}
         for name, (stream, policy) in policies.items():
             self.recorder.add(Event("campaign", "consumer", now(), now(), stream=stream, consumer=name, text=policy))
@@ -269,12 +304,14 @@ class Campaign:
     @property
     def _streams(self) -> list[str]:
         """Streams of the first account, which are the targets of faults."""
-        return [EVENTS, JOBS, MIRROR, TOTAL, KEYS]
+        return [EVENTS, JOBS, MIRROR, TOTAL, KEYS, OBJECTS]
 
     @property
     def _places(self) -> list[tuple[Cluster, str]]:
         """Return all streams, each with the cluster as its account sees it."""
-        return [*((self.cluster, name) for name in self._streams), (self.other, OTHER), (self.other, NEWS)]
+        apart = [ALONE, *(config["name"] for config in self._in_memory)]
+        mine = [(self.cluster, name) for name in (*self._streams, *apart)]
+        return [*mine, (self.other, OTHER), (self.other, NEWS)]
 
     def _make_clients(self) -> None:
         number = itertools.count()
@@ -307,6 +344,19 @@ class Campaign:
         make(NewsPublisher, "paper", self.other, rest_s=0.06)
         for name in ("news1", "news2"):
             make(NewsReader, name, self.other, consumer=name, rest_s=0.1)
+        make(AlonePublisher, "single", rest_s=0.06)
+        make(Reader, "hermit", subjects=["alone.single"], stream=ALONE, rest_s=0.1)
+        make(AlonePuller, "alone", consumer="alone", rest_s=0.2)
+        if self._in_memory:
+            make(MemoryPublisher, "volatile", rest_s=0.06)
+            make(FleetingPublisher, "brief", rest_s=0.06)
+            make(Reader, "remembering", subjects=["memory.volatile"], stream=MEMORY, rest_s=0.1)
+            make(Reader, "glimpsing", subjects=["fleeting.brief"], stream=FLEETING, rest_s=0.1)
+            make(MemoryPuller, "memory", consumer="memory", rest_s=0.2)
+        objects = ("object1", "object2")
+        for name in objects:
+            make(ObjectWriter, name, rest_s=0.1)
+        make(ObjectReader, "objects", objects=objects, rest_s=0.05)
         for name in ("elections1", "elections2"):
             make(Elections, name, rest_s=0.2)
         for number_of in range(KEY_CLIENTS):
@@ -342,7 +392,8 @@ class Campaign:
             client.start()
         self._wait_served()
         deadline = time.monotonic() + self.plan.seconds
-        nemesis = Nemesis(self.cluster, self._streams, self.compactor, self.lake, self.power, MASTERS)
+        alone = (ALONE,)
+        nemesis = Nemesis(self.cluster, self._streams, self.compactor, self.lake, self.power, MASTERS, alone)
         said = time.monotonic()
         for steps in self._schedule():
             calm = steps[0].calm
@@ -413,8 +464,8 @@ class Campaign:
         for cluster, name in self._places:
             cluster.wait_current(name, SERVED_S)
         last = self._state(EVENTS)["last_seq"]
-        ends = {EVENTS: last, OTHER: self._state(OTHER)["last_seq"]}
         eager = [client for client in self.clients if isinstance(client, Puller | Pushed | Ordered)]
+        ends = {stream: self._state(stream)["last_seq"] for stream in {client.stream for client in eager}}
         with contextlib.suppress(AssertionError):  # the history says what is missing
             until(lambda: all(len(client.seen) >= ends[client.stream] for client in eager), "all deliveries", SERVED_S)
         with contextlib.suppress(AssertionError):
@@ -458,7 +509,7 @@ class Campaign:
             nonlocal found
             with cluster.wire(node, 20) as wire:
                 found = list(self._stored(wire, node, stream))
-            return stream in (JOBS, NEWS) or max((event.seq for event in found), default=0) >= last
+            return stream in (JOBS, NEWS, OBJECTS) or max((event.seq for event in found), default=0) >= last
 
         with contextlib.suppress(AssertionError):
             until(whole, f"{stream} at {node.name}", SERVED_S)
@@ -469,10 +520,26 @@ class Campaign:
             for seq, (key, value) in key_clients.stored(wire).items():
                 yield Event(node.name, "stored", now(), now(), stream=stream, subject=key, value=value, seq=seq)
             return
+        if stream == OBJECTS:
+            yield from self._objects(wire, node)
+            return
         for message in read_all(wire, stream):
             value = value_of(message.data)
             fields = {"stream": stream, "subject": message.subject, "value": value, "seq": message.seq}
             yield Event(node.name, "stored", now(), now(), **fields)  # type: ignore[arg-type]
+
+    def _objects(self, wire: Wire, node: Node) -> Iterator[Event]:
+        """Read the objects of a node's replica, which has everything by now."""
+        began, chunks, entries = now(), defaultdict[str, list[bytes]](list), dict[str, tuple[int, Any]]()
+        for message in read_all(wire, OBJECTS):
+            if ".C." in message.subject:
+                chunks[message.subject].append(message.data)
+            else:
+                entry = json.loads(message.data)
+                entries[entry["name"]] = message.seq, entry
+        for name, (seq, entry) in entries.items():
+            value = object_of(entry, chunks[chunk_subject(entry["nuid"])])
+            yield Event(node.name, "read", began, now(), stream=OBJECTS, subject=name, value=value, seq=seq)
 
     def _table(self, last: int) -> list[Event]:
         """Return the rows of the stream's table, once it has the last message; as they are if that takes too long."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.histories.record import EVENTS, JOBS, KEYS, LIMITS, MIRROR, NEWS, OTHER, TOTAL, Event, History
+from tests.histories.record import EVENTS, JOBS, KEYS, LIMITS, MIRROR, NEWS, OBJECTS, TOTAL, Event, History
 from tests.linearizable import NEVER, Operation, Outcome, explain
 
 SECOND = 10**9
@@ -88,7 +88,7 @@ def lost(history: History) -> Iterator[Violation]:
 @_check("doubled")
 def doubled(history: History) -> Iterator[Violation]:
     """No message is stored twice: retries within the duplicate window have the same message id."""
-    for stream in (EVENTS, OTHER, TOTAL, KEYS):
+    for stream in (*LIMITS, TOTAL, KEYS):
         for node, messages in history.stored[stream].items():
             by_value: dict[str, Event] = {}
             for event in messages.values():
@@ -99,10 +99,13 @@ def doubled(history: History) -> Iterator[Violation]:
 
 @_check("invented")
 def invented(history: History) -> Iterator[Violation]:
-    """Everything that is stored or delivered was published with this content, on this subject, and never refused."""
-    for stream in (EVENTS, OTHER, JOBS, NEWS, KEYS):
+    """Everything that is stored or delivered was published with this content, on this subject, and never refused.
+
+    An object that lacks a chunk, or has another one, is none that was published.
+    """
+    for stream in (*LIMITS, JOBS, NEWS, KEYS, OBJECTS):
         written = _written(history, stream)
-        for event in history.of("stored", "deliver", "get", "direct", stream=stream):
+        for event in history.of("stored", "deliver", "get", "direct", "read", stream=stream):
             if not event.value:
                 continue
             attempts = written.get(event.value)
@@ -121,7 +124,7 @@ def invented(history: History) -> Iterator[Violation]:
 def diverged(history: History) -> Iterator[Violation]:
     """All replicas have the same messages, and sequences without gaps where nothing was removed."""
     for stream, replicas in history.stored.items():
-        if stream in (EVENTS, OTHER, MIRROR, TOTAL):
+        if stream in (*LIMITS, MIRROR, TOTAL):
             for node, messages in replicas.items():
                 missing = sorted(set(range(1, max(messages, default=0) + 1)) - set(messages))
                 if missing:
@@ -155,7 +158,7 @@ def reordered(history: History) -> Iterator[Violation]:
 
     A retry that is acked may have been stored by its first attempt.
     """
-    for stream in (EVENTS, OTHER, JOBS, NEWS):
+    for stream in (*LIMITS, JOBS, NEWS, OBJECTS):
         stored: list[tuple[int, int, Event]] = []
         for attempts in _written(history, stream).values():
             acked = next((event for event in attempts if event.outcome == "ok"), None)
@@ -242,10 +245,15 @@ def uncommitted(history: History) -> Iterator[Violation]:
 
 @_check("keys")
 def keys(history: History) -> Iterator[Violation]:
-    """Writes of keys (compare-and-set, blind, markers) and their gets at the leader are linearizable."""
-    stored = {event.value: event.seq for event in history.content(KEYS).values()}
+    """Writes of keys (compare-and-set, blind, markers) and of objects, and their gets, are linearizable."""
+    for stream in (KEYS, OBJECTS):
+        yield from _keys_of(history, stream)
+
+
+def _keys_of(history: History, stream: str) -> Iterator[Violation]:
+    stored = {event.value: event.seq for event in history.content(stream).values()}
     operations = []
-    for event in history.of("put", "read"):
+    for event in history.of("put", "read", stream=stream):
         outcome, seq = Outcome(event.outcome), event.seq
         if outcome is Outcome.UNKNOWN and stored:  # the bucket keeps all revisions, and so shows what happened
             if event.value not in stored:
@@ -268,7 +276,9 @@ def keys(history: History) -> Iterator[Violation]:
     if violation := explain(operations):
         named = {operation.value for operation in violation.stuck}
         cited = [
-            event for event in history.of("put", "read") if event.value in named and event.subject == violation.key
+            event
+            for event in history.of("put", "read", stream=stream)
+            if event.value in named and event.subject == violation.key
         ]
         yield Violation("keys", str(violation), tuple(cited))
 

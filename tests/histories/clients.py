@@ -7,6 +7,7 @@ after the other; when the connection or its node fails it goes to another node.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
 import threading
@@ -14,7 +15,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.histories.checks import ACK_WAIT_NS
-from tests.histories.record import EVENTS, JOBS, MIRROR, NEWS, OTHER, TOTAL, Event, Kind, Outcome, Recorder, now
+from tests.histories.record import (
+    ALONE,
+    EVENTS,
+    FLEETING,
+    JOBS,
+    MEMORY,
+    MIRROR,
+    NEWS,
+    OBJECTS,
+    OTHER,
+    TOTAL,
+    Event,
+    Kind,
+    Outcome,
+    Recorder,
+    now,
+)
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
 SECOND = 10**9
@@ -30,12 +47,31 @@ CONFIRM_EVERY = 10
 DROPPED = 0.1
 """Part of the jobs that a worker takes and never acks."""
 
+BUCKET = OBJECTS.removeprefix("OBJ_")
+CHUNK = 400
+"""Size of a chunk in bytes."""
+CHUNKS = (0, 1, 2, 5)
+"""Numbers of chunks of an object."""
+
 STREAMS: list[dict[str, Any]] = [
     {"name": EVENTS, "subjects": ["events.>"], "duplicate_window": WINDOW_NS, "allow_atomic": True},
     {"name": JOBS, "subjects": ["jobs.>"], "retention": "workqueue", "duplicate_window": WINDOW_NS},
     {"name": MIRROR, "mirror": {"name": EVENTS}},
     {"name": TOTAL, "sources": [{"name": EVENTS}]},
+    {"name": ALONE, "subjects": ["alone.>"], "num_replicas": 1, "duplicate_window": WINDOW_NS},
+    {"name": OBJECTS, "subjects": [f"$O.{BUCKET}.>"], "discard": "new", "allow_rollup_hdrs": True},
 ]
+IN_MEMORY: list[dict[str, Any]] = [
+    {"name": MEMORY, "subjects": ["memory.>"], "storage": "memory", "duplicate_window": WINDOW_NS},
+    {
+        "name": FLEETING,
+        "subjects": ["fleeting.>"],
+        "storage": "memory",
+        "num_replicas": 1,
+        "duplicate_window": WINDOW_NS,
+    },
+]
+"""Streams whose nodes may be killed, but not lose their power or be restored from a copy."""
 OTHERS: list[dict[str, Any]] = [
     {"name": OTHER, "subjects": ["events.>"], "duplicate_window": WINDOW_NS},
     {"name": NEWS, "subjects": ["news.>"], "retention": "interest", "duplicate_window": WINDOW_NS},
@@ -184,6 +220,24 @@ class OtherPublisher(Publisher):
     """Publishes in the second account, on a subject that the first one has too."""
 
     stream = OTHER
+
+
+class AlonePublisher(Publisher):
+    """Publishes to a stream with one replica."""
+
+    stream, subjects = ALONE, "alone"
+
+
+class MemoryPublisher(Publisher):
+    """Publishes to a stream in memory."""
+
+    stream, subjects = MEMORY, "memory"
+
+
+class FleetingPublisher(Publisher):
+    """Publishes to a stream in memory with one replica."""
+
+    stream, subjects = FLEETING, "fleeting"
 
 
 class Chained(Publisher):
@@ -405,6 +459,18 @@ class OtherPuller(Puller):
     stream = OTHER
 
 
+class AlonePuller(Puller):
+    """Pulls from the stream with one replica."""
+
+    stream = ALONE
+
+
+class MemoryPuller(Puller):
+    """Pulls from the stream in memory."""
+
+    stream = MEMORY
+
+
 class NewsReader(Consumer):
     """Takes news and acks each with confirmation; drops some, which come again."""
 
@@ -484,6 +550,110 @@ class Worker(Consumer):
         self.ack(wire, [each for each in taken if self.rng.random() >= self.dropped], 1)
 
 
+# ---- objects
+
+
+def entry_subject(name: str) -> str:
+    """Return the subject of an object's entry, which has its size, digest and the id of its chunks."""
+    return f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def chunk_subject(nuid: str) -> str:
+    """Return the subject of an object's chunks."""
+    return f"$O.{BUCKET}.C.{nuid}"
+
+
+def object_of(entry: dict[str, Any], chunks: Sequence[bytes]) -> str:
+    """Return the value of an object; a text that nobody published if it is not whole."""
+    data = b"".join(chunks)
+    digest = f"SHA-256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()}"
+    if (len(chunks), len(data), digest) != (entry["chunks"], entry["size"], entry["digest"]):
+        return f"incomplete {entry['nuid']}: {len(chunks)} of {entry['chunks']} chunks, {len(data)} bytes"
+    return str(entry["nuid"])
+
+
+class ObjectWriter(Client):
+    """Puts one object again and again, as client libraries do: its chunks, then its entry in the place of the last one.
+
+    Then the chunks of the entry before are purged. Those of an entry without an answer stay, as it may still come.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._next = 1
+        self._last = ""
+
+    def step(self, wire: Wire) -> None:
+        """Put the object."""
+        nuid, self._next = f"{self.name}-{self._next}", self._next + 1
+        count = self.rng.choice(CHUNKS)
+        chunks = [payload(f"{nuid}.{number}", CHUNK) for number in range(count)]
+        for chunk in chunks:
+            if told(wire.request(chunk_subject(nuid), chunk))[0] != "ok":
+                self.pause()
+                return
+        data = b"".join(chunks)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+        entry = {"name": self.name, "bucket": BUCKET, "nuid": nuid, "size": len(data), "chunks": count}
+        body = json.dumps(entry | {"digest": f"SHA-256={digest}"}).encode()
+        fields = {"stream": OBJECTS, "subject": self.name, "value": nuid}
+        began = now()
+        try:
+            answer = wire.request(entry_subject(self.name), body, {"Nats-Rollup": "sub"})
+        except BaseException:
+            self.record("put", began, "unknown", **fields)
+            raise
+        outcome, seq, text = told(answer)
+        self.record("put", began, outcome, seq=seq, text=text, **fields)
+        if outcome != "ok":
+            self.pause()
+            return
+        before, self._last = self._last, nuid
+        if before:
+            wire.api(f"STREAM.PURGE.{OBJECTS}", {"filter": chunk_subject(before)})
+
+
+class ObjectReader(Client):
+    """Reads objects at the stream's leader: the entry, then its chunks."""
+
+    def __init__(self, *args: Any, objects: Sequence[str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._objects = objects
+
+    def step(self, wire: Wire) -> None:
+        """Read an object; once more if it was replaced meanwhile."""
+        name = self.rng.choice(self._objects)
+        while True:
+            began = now()
+            found = self._get(wire, {"last_by_subj": entry_subject(name)})
+            if found is None:
+                self.record("read", began, "ok", stream=OBJECTS, subject=name)
+                return
+            seq, data = found
+            entry = json.loads(data)
+            value = object_of(entry, list(self._chunks(wire, entry["nuid"])))
+            if value == entry["nuid"] or self._get(wire, {"last_by_subj": entry_subject(name)}) == found:
+                self.record("read", began, "ok", stream=OBJECTS, subject=name, value=value, seq=seq)
+                return
+
+    def _chunks(self, wire: Wire, nuid: str) -> Iterator[bytes]:
+        seq = 0
+        while found := self._get(wire, {"seq": seq + 1, "next_by_subj": chunk_subject(nuid)}):
+            seq, data = found
+            yield data
+
+    def _get(self, wire: Wire, body: dict[str, Any]) -> tuple[int, bytes] | None:
+        """Return sequence and payload of a message; None if there is none."""
+        answer = wire.api(f"STREAM.MSG.GET.{OBJECTS}", body)
+        if answer.get("error", {}).get("err_code") == NO_MESSAGE:
+            return None
+        if "message" not in answer:
+            self.pause()
+            raise Closed(str(answer))
+        message = answer["message"]
+        return message["seq"], base64.b64decode(message.get("data", ""))
+
+
 class Elections(Client):
     """Records elections of leaders, which servers announce."""
 
@@ -503,6 +673,8 @@ CONSUMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "pulled": (EVENTS, {"ack_wait": 3 * SECOND, "max_ack_pending": 10_000}),
     "pushed": (EVENTS, {"ack_wait": 3 * SECOND, "max_ack_pending": 300, "deliver_subject": "to.pushed"}),
     "workers": (JOBS, {"ack_wait": ACK_WAIT_NS, "max_ack_pending": 1000}),
+    "alone": (ALONE, {"ack_wait": 3 * SECOND, "max_ack_pending": 10_000}),
+    "memory": (MEMORY, {"ack_wait": 3 * SECOND, "max_ack_pending": 10_000}),
 }
 """Durable consumers: stream and configuration."""
 OTHER_CONSUMERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.histories.checks import SECOND, UNDER_WAY_NS
-from tests.histories.record import EVENTS, JOBS, KEYS, TOTAL, Event, History
+from tests.histories.record import ALONE, EVENTS, FLEETING, JOBS, KEYS, OBJECTS, TOTAL, Event, History
 
 Change = Callable[[History], list[Event]]
 
@@ -95,9 +95,22 @@ def stale_key(history: History) -> list[Event]:
 
 
 @_plant("keys", "register")
+def stale_object(history: History) -> list[Event]:
+    """A get of an object returns the one before the last one."""
+    return _stale(history, OBJECTS, "read", "put")
+
+
+@_plant("invented", "register")
+def torn_object(history: History) -> list[Event]:
+    """An object that is read lacks a chunk."""
+    read = _middle([event for event in history.of("read", stream=OBJECTS) if event.value])
+    return _replaced(history, {id(read): msgspec.structs.replace(read, value=f"incomplete {read.value}")})
+
+
+@_plant("keys", "register")
 def lost_update(history: History) -> list[Event]:
     """A compare-and-set succeeds although another client has written since."""
-    acked = [event for event in history.of("put") if event.outcome == "ok"]
+    acked = [event for event in history.of("put", stream=KEYS) if event.outcome == "ok"]
     fits = [event for event in acked if event.expected > 0 and _before(acked, event) is not None]
     put = _middle(fits)
     older = [each for each in acked if each.subject == put.subject and each.seq < put.expected]
@@ -122,6 +135,24 @@ def lost_replica(history: History) -> list[Event]:
     lost = _middle(_acked(history, EVENTS)).value
     node = next(iter(history.stored[EVENTS]))
     return _without(history, lambda event: event.kind == "stored" and event.client == node and event.value == lost)
+
+
+def _lost_end(history: History, stream: str) -> list[Event]:
+    """Let the last acked message of a stream with one replica be lost."""
+    lost = max(_acked(history, stream), key=lambda event: event.seq).value
+    return _without(history, lambda event: event.kind in ("stored", "deliver") and event.value == lost)
+
+
+@_plant("lost", "message")
+def lost_end(history: History) -> list[Event]:
+    """The only replica of a stream lacks the last message that it acked."""
+    return _lost_end(history, ALONE)
+
+
+@_plant("lost", "message")
+def lost_memory(history: History) -> list[Event]:
+    """The only replica of a stream in memory lacks the last message that it acked."""
+    return _lost_end(history, FLEETING)
 
 
 @_plant("dropped", "delivery")

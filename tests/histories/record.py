@@ -28,7 +28,13 @@ OTHER = "OTHER"
 """Stream of a second account, with the subjects of `EVENTS`."""
 NEWS = "NEWS"
 """Stream of the second account that keeps a message until every consumer has acked it."""
-LIMITS = (EVENTS, OTHER)
+ALONE = "ALONE"
+"""Stream with one replica."""
+MEMORY, FLEETING = "MEMORY", "FLEETING"
+"""Streams in memory, with three replicas and with one."""
+OBJECTS = "OBJ_objects"
+"""Bucket of objects: `put` and `read` are of whole objects, each with its chunks."""
+LIMITS = (EVENTS, OTHER, ALONE, MEMORY, FLEETING)
 """Streams that keep all messages."""
 
 Kind = Literal[
@@ -45,8 +51,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         client: name of the client; of a stored message the node, of a fault "nemesis".
         kind: `publish` and `batch` (of messages); `get` (the last message of a subject, at the stream's leader) and
             `direct` (a direct get); `deliver` and `ack` (of a consumer; an ack is confirmed if its outcome is ok);
-            `put` and `read` of a key; at the end `stored` (a message in a node's replica) and `row` (of the table);
-            `fault`, and `leader` (a leader was elected); at the beginning `stream` and `consumer`.
+            `put` and `read` of a key or an object; at the end `stored` (a message in a node's replica) and `row` (of
+            the table); `fault`, and `leader` (a leader was elected); at the beginning `stream` and `consumer`.
         began, ended: monotonic clock in ns at the call and at the answer; `ended` is 0 without an answer.
         outcome: `unknown`: the operation may have had its effect or not, also later.
         value: identity of the message, unique in the history; "" for none.
@@ -55,8 +61,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         values: of a batch, its members in their order.
         consumer: name of the consumer; "" for none.
         count: of a delivery, its number of deliveries.
-        text: of a fault its step, of a refusal its error, of a stream its retention ("" for a copy), of a consumer its
-            ack policy.
+        text: of a fault its step, of a refusal its error, of a stream its retention ("" for a copy, "objects" for a
+            bucket of objects), of a consumer its ack policy.
     """
 
     client: str

@@ -9,7 +9,24 @@ import pytest
 
 from tests.cluster.nemesis import APART, CLASSES, FAULTS, LAKE, together
 from tests.histories.checks import ACK_WAIT_NS, CHECKS, SECOND, UNDER_WAY_NS, check, report
-from tests.histories.record import EVENTS, JOBS, KEYS, MIRROR, NEWS, OTHER, TOTAL, Event, History, Kind, Recorder, load
+from tests.histories.record import (
+    ALONE,
+    EVENTS,
+    FLEETING,
+    JOBS,
+    KEYS,
+    MEMORY,
+    MIRROR,
+    NEWS,
+    OBJECTS,
+    OTHER,
+    TOTAL,
+    Event,
+    History,
+    Kind,
+    Recorder,
+    load,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -164,7 +181,7 @@ def test_a_direct_get_may_be_old_but_shows_only_what_is_stored() -> None:
 
 
 def key(kind: Kind, began: float, ended: float, value: str, seq: int, **fields: Any) -> Event:
-    return event("k", kind, began, ended, stream=KEYS, subject="k", value=value, seq=seq, **fields)
+    return event("k", kind, began, ended, subject="k", value=value, seq=seq, **{"stream": KEYS, **fields})
 
 
 def test_keys_that_are_not_linearizable() -> None:
@@ -172,6 +189,24 @@ def test_keys_that_are_not_linearizable() -> None:
     assert found(*writes, key("read", 4, 5, "v-2", 2)) == []
     assert found(*writes, key("read", 4, 5, "v-1", 1)) == ["keys"]
     assert found(*writes, key("put", 4, 5, "v-3", 3, expected=1)) == ["keys"]
+
+
+def test_objects_that_are_not_linearizable_or_not_whole() -> None:
+    puts = [key("put", 0, 1, "o-1", 2, stream=OBJECTS), key("put", 2, 3, "o-2", 7, stream=OBJECTS)]
+    assert found(*puts, key("read", 4, 5, "o-2", 7, stream=OBJECTS)) == []
+    assert found(*puts, key("read", 4, 5, "o-1", 2, stream=OBJECTS)) == ["keys"]
+    assert "invented" in found(*puts, key("read", 4, 5, "incomplete o-2", 7, stream=OBJECTS))
+    unknown = key("put", 4, -1, "o-3", 0, stream=OBJECTS, outcome="unknown")
+    assert found(*puts, unknown, key("read", 5, 6, "o-2", 7, stream=OBJECTS)) == []
+    assert found(*puts, unknown, key("read", 5, 6, "o-3", 9, stream=OBJECTS)) == []
+
+
+@pytest.mark.parametrize("stream", [ALONE, MEMORY, FLEETING])
+def test_streams_with_one_replica_and_in_memory_keep_their_messages(stream: str) -> None:
+    sent = [published("a", 1, 1, 0, 1, stream=stream), published("b", 1, 2, 2, 3, stream=stream)]
+    assert found(*sent, *stored("a-1", "b-1", stream=stream, nodes=("n2",))) == []
+    assert found(*sent, *stored("a-1", stream=stream, nodes=("n2",))) == ["lost"]
+    assert "stale" in found(*sent, event("r", "get", 4, 5, stream=stream, subject="events.b"))
 
 
 def test_skipped() -> None:

@@ -119,6 +119,15 @@ func (e *event) members() []string {
 	return []string{e.Value}
 }
 
+// place returns the kind of a write's place in its stream: the next one, or a later one, as the chunks of objects are not
+// part of a history.
+func (h *history) place(stream string) string {
+	if h.retention[stream] == "objects" {
+		return "later"
+	}
+	return "write"
+}
+
 // kept returns true for a stream that keeps its messages, so that what was never seen at the end was never stored.
 func (h *history) kept(stream string) bool {
 	return h.retention[stream] == "limits" && len(h.nodes[stream]) > 0

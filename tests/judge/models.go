@@ -96,13 +96,17 @@ var register = nondeterministic(held{known: true}, func(state any, c call) []any
 	return nil
 })
 
-// sequence is a stream: its last sequence. A write takes the next ones, and a read at the end finds the last one.
+// sequence is a stream: its last sequence. A write takes the next ones, or later ones where chunks of objects are between
+// them, and a read at the end finds the last one.
 var sequence = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, input, _ any) (bool, any) {
 		last, c := state.(int64), input.(call)
 		if c.kind == "last" {
 			return last == c.seq, last
+		}
+		if c.kind == "later" {
+			return last < c.expected, c.seq
 		}
 		return last+1 == c.expected, c.seq // expected: the first of its sequences
 	},

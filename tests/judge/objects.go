@@ -132,7 +132,7 @@ func (j *judged) write(h *history, e *event, first int64) {
 		}
 		register.add(client, began, ended, call{kind: "write", value: value, seq: e.Seq, expected: e.expected()})
 		low := e.Seq - int64(len(members)) + 1
-		c := call{kind: "write", value: value, seq: e.Seq, expected: low}
+		c := call{kind: h.place(e.Stream), value: value, seq: e.Seq, expected: low}
 		j.sequences.get(e.Stream).add(client, began, ended, c)
 		for n, member := range members {
 			c := call{kind: "write", value: member, seq: low + int64(n), expected: anySeq, repeated: repeated}
@@ -181,7 +181,8 @@ func (j *judged) unanswered(h *history, first map[id]int64) {
 		if seen {
 			last := low + int64(len(members)) - 1
 			register.add(client, first[key], never, call{kind: "write", value: value, seq: last, expected: e.expected()})
-			j.sequences.get(e.Stream).add(client, first[key], never, call{kind: "write", value: value, seq: last, expected: low})
+			c := call{kind: h.place(e.Stream), value: value, seq: last, expected: low}
+			j.sequences.get(e.Stream).add(client, first[key], never, c)
 		} else if !h.kept(e.Stream) {
 			register.add(client, first[key], never, call{kind: "perhaps", value: value, expected: e.expected()})
 		}
