@@ -24,7 +24,7 @@ from random import Random
 import msgspec
 
 from tests import campaigns
-from tests.damage.harms import KINDS, Harm, Scene
+from tests.damage.harms import KINDS, SINGLE, Harm, Scene
 from tests.damage.judge import WHOLE, Broken, Judge
 from tests.damage.prepared import Prepared, prepare
 
@@ -67,14 +67,14 @@ def case(prepared: Prepared, seed: int, how: str = "") -> Result:
     """Run one case.
 
     Args:
-        how: kind of damage, one of `KINDS`; "": drawn from the seed.
+        how: kind of damage, one of `KINDS` or `SINGLE`; "": drawn from the seed.
     """
     began, dice = time.monotonic(), Random(f"damage {seed}")
     drawn = dice.choice(sorted(KINDS))
     kind = how or drawn
     cluster, known = prepared.begin()
     scene = Scene(cluster.nodes, prepared.old, dice)
-    KINDS[kind](scene)
+    (KINDS | SINGLE)[kind](scene)
     outcomes, broken = dict[str, str](), ""
     before = prepared.run.with_name(f"before-{seed}")
     shutil.copytree(prepared.run, before)
@@ -121,7 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.damage", description="Damage of all replicas.")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--cases", type=int, default=200, help="how many (default 200)")
-    parser.add_argument("--how", choices=sorted(KINDS), default="", help="the kind of damage (default: any)")
+    parser.add_argument("--how", choices=sorted(KINDS | SINGLE), default="", help="the kind of damage (default: any)")
     parser.add_argument("--jobs", type=int, default=2, help="cases at the same time (default 2)")
     parser.add_argument("--save", action="store_true", help="write the results to docs/reliability")
     options = parser.parse_args()

@@ -321,6 +321,13 @@ def _older(scene: Scene, node: Node, path: Path) -> Path:
     return scene.old / node.name / path.relative_to(node.store)
 
 
+def _states(scene: Scene) -> None:
+    """The checkpoints of the two nodes with the longest logs, of the stream whose first messages are in its table."""
+    for node in sorted(scene.nodes, key=lambda node: max(scene.entries(node, TABLED), default=0))[1:]:
+        for path in scene.files(node, TABLED, CHECKPOINT):
+            scene.harm(node, TABLED, path, scene.dice.choice((empty, remove, _first_bytes)))
+
+
 KINDS: dict[str, Callable[[Scene], None]] = {
     "anything": _anything,
     "segments": _segments,
@@ -334,3 +341,5 @@ KINDS: dict[str, Callable[[Scene], None]] = {
     "rolled back": _rolled_back,
 }
 """Kinds of damage, by name."""
+SINGLE = {"states": _states}
+"""Kinds that are not drawn."""

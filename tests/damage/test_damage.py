@@ -9,7 +9,7 @@ import pytest
 
 from tests.damage.__main__ import case, run
 from tests.damage.judge import WHOLE, Broken, Content
-from tests.damage.prepared import Known, prepare
+from tests.damage.prepared import ENDS, Known, prepare
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
@@ -18,6 +18,14 @@ CASES = 20
 
 def test_newest_entries_that_are_damaged_on_two_of_three_nodes_come_back(tmp_path: Path) -> None:
     result = case(prepare(tmp_path, 0), seed=1, how="newest")
+    assert not result.broken, result
+    assert set(result.outcomes.values()) == {WHOLE}, result
+
+
+@pytest.mark.heavy
+def test_a_state_that_only_a_node_behind_the_others_has_comes_back(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ENDS.index("behind"))
+    result = case(prepared, seed=1, how="states")
     assert not result.broken, result
     assert set(result.outcomes.values()) == {WHOLE}, result
 

@@ -90,7 +90,8 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
     if message.pre:
         # The reply to a pre-vote changes neither term nor vote.
         granted = eligible and message.term > state.term and not state.in_lease
-        state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term))
+        had = restore.lacking(state, message)
+        state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term, *had))
         return
     if message.term < state.term:
         state.send(sender, VoteReply(state.term, False, False, index, term))
@@ -117,6 +118,7 @@ def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
     else:
         wanted = state.role is Role.CANDIDATE and message.term == state.term
     if wanted:
+        restore.catch_up(state, (message.had_index, message.had_term))
         state.votes[sender] = message.granted
         _decide(state)
 

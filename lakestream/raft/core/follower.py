@@ -132,6 +132,8 @@ def persisted(state: State) -> None:
     if state.recovering:
         _check_recovered(state)
         restore.go_on(state)
+    elif state.missed[0] > state.log.last:
+        restore.catch_up(state, state.missed)
 
 
 def on_quiesce(state: State, sender: str, message: Quiesce) -> None:

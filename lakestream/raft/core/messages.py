@@ -117,6 +117,7 @@ class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
     """Reply to Vote; a granted pre-vote has the requested term.
 
     `confirmed_index`, `confirmed_term`: the newest committed entry that the candidate is known to have acknowledged.
+    `had_index`, `had_term`: the newest entry that the voter had before its log was damaged, if the candidate lacks it.
     """
 
     term: int
@@ -124,6 +125,8 @@ class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
     pre: bool = False
     confirmed_index: int = 0
     confirmed_term: int = 0
+    had_index: int = 0
+    had_term: int = 0
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
@@ -173,7 +176,7 @@ class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
     `forgot`: it lost its hard state, too, so it cannot tell a leader from a former one, and wants to be answered only
     when a majority without it confirms that this leader leads.
     `held` > 0: there is no leader. Every member is asked for the entries behind `last` through `held`, which the sender
-    had (restore.py). Earlier releases ignore these fields.
+    had, or a damaged voter (restore.py). Earlier releases ignore these fields.
     """
 
     term: int

@@ -7,7 +7,17 @@ docs/internals/replication.md#damaged-logs.
 `State.held` is what a member knows of its log before the damage: the entries through `cut`, those in `frames`, and the
 place of the newest one. A leader may have replaced entries behind `cut` since. So that log and the present one are two
 logs, and an answer comes from one of them, which must have both ends of what was asked for.
+
+A whole member that is behind damaged voters asks, too (`catch_up`). It may be the only one with a state: that of a
+member whose checkpoint is damaged, and whose first entries have left the log for the lake, has to come from a leader.
 """
+
+# Why a member may append entries that no leader sent it, behind the end of its log: Raft's proof needs of a log that it
+# is the beginning of the log of some leader (Log Matching), and that it keeps what its member acknowledged. The answer
+# comes from a log with both ends: the last entry here, and one that the other member had. So this log becomes the
+# beginning of that one; nothing is cut, no commit index moves, and no vote is given. It votes and campaigns afterwards
+# as a member that had got these entries in time from the leader that wrote them. Entries that were never committed come
+# back like that, too: their publishers had no answer.
 
 from __future__ import annotations
 
@@ -15,9 +25,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.format.frame import Frame, Held, Kind
+from lakestream.log.format.frame import UNKNOWN, Frame, Held, Kind
 from lakestream.raft.core.messages import LogEntry, Recover, RecoverTo, Vote, decode_membership, entry_of, frame_of
-from lakestream.raft.core.ready import BadMessage, SendEntries
+from lakestream.raft.core.ready import BadMessage, Role, SendEntries
 from lakestream.raft.core.state import State
 
 IN_VAIN = 3
@@ -29,6 +39,11 @@ def may_vote(state: State, message: Vote) -> bool:
     index, term = state.held.newest
     safe = state.joining or not state.recovering
     return safe or (term > 0 and (message.last_term, message.last_index) >= (term, index))
+
+
+def lacking(state: State, message: Vote) -> tuple[int, int]:
+    """Return index and term of the newest entry that this damaged log had, if the candidate lacks it, or UNKNOWN."""
+    return UNKNOWN if may_vote(state, message) else state.held.newest
 
 
 def is_whole(state: State) -> bool:
@@ -61,10 +76,27 @@ def go_on(state: State) -> None:
     state.in_vain += 1
     if state.in_vain == IN_VAIN:
         state.out.missing = (log.last + 1, max(known[0] - (known[0] in held.frames), log.last + 1))
-    ends = (log.last, log.terms.last_term, index, _held_term(state, index) or 0)
-    for name in log.membership.members:
+    _ask(state, index, _held_term(state, index) or 0)
+
+
+def _ask(state: State, index: int, term: int) -> None:
+    """Ask all members for the entries between the end of this log and entry `index` of `term`."""
+    ends = (state.log.last, state.log.terms.last_term, index, term)
+    for name in state.log.membership.members:
         if name != state.me:
             state.send(name, Recover(state.term, state.nonce, False, *ends))
+
+
+def catch_up(state: State, had: tuple[int, int]) -> None:
+    """Ask for what a damaged voter had, given by its newest entry, and this whole log lacks.
+
+    A candidate does not: its voters know the end of its log.
+    """
+    index, term = had
+    whole = not state.recovering and not state.leader and state.role is not Role.CANDIDATE
+    if whole and state.log.durable == state.log.last < index and term <= state.term:
+        state.missed = had
+        _ask(state, index, term)
 
 
 def _append_own(state: State, *, linked: bool = False) -> bool:
@@ -122,14 +154,16 @@ def _held_term(state: State, index: int) -> int | None:
 def on_answer(state: State, message: RecoverTo, asked: Recover) -> None:
     """Append entries that a member sent, then those set aside that follow them. Raise BadMessage."""
     log = state.log
-    if not state.recovering or state.leader or message.nonce != state.nonce:
+    if state.leader or message.nonce != state.nonce:
         return
-    if (asked.last, asked.last_term) != (log.last, log.terms.last_term) or _held_term(
-        state, asked.held
-    ) != asked.held_term:
+    if state.recovering:
+        known = _held_term(state, asked.held) == asked.held_term
+    else:
+        known = (asked.held, asked.held_term) == state.missed and state.role is not Role.CANDIDATE
+    if not known or (asked.last, asked.last_term) != (log.last, log.terms.last_term):
         return  # late: the log is another one by now
     log.append(frames_behind(asked.last, asked.last_term, message.entries[: asked.held - asked.last], asked.held_term))
-    if _append_own(state, linked=True) or message.entries:
+    if state.recovering and (_append_own(state, linked=True) or message.entries):
         state.in_vain = 0
 
 

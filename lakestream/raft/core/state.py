@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
-from lakestream.log.format.frame import Held
+from lakestream.log.format.frame import UNKNOWN, Held
 from lakestream.raft.core.log_view import LogView
 from lakestream.raft.core.messages import Confirmed, HardState, Install, Message, Recover
 from lakestream.raft.core.ready import RaftOptions, Ready, Role, SendEntries
@@ -78,6 +78,8 @@ class State:
         self.recover_asked = NEVER
         self.held = Held()
         """Knowledge of a damaged log as it was before."""
+        self.missed = UNKNOWN
+        """Index and term of the newest entry that a damaged voter had and this whole log lacks."""
         self.offers: dict[str, tuple[SendEntries, Recover]] = {}
         """Entries that are being read for other damaged members, by their names."""
         self.in_vain = 0

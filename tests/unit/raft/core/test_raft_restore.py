@@ -6,7 +6,7 @@ import pytest
 
 from lakestream.log.format.frame import Frame, Held
 from lakestream.raft.core.core import Core
-from lakestream.raft.core.messages import Recover, RecoverTo, Vote, VoteReply, entry_of
+from lakestream.raft.core.messages import HardState, Recover, RecoverTo, Vote, VoteReply, entry_of
 from lakestream.raft.core.ready import BadMessage, Role, SendEntries
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone, terms_in
 
@@ -111,6 +111,53 @@ def test_a_member_that_is_behind_fills_no_gap_with_entries_of_another_term() -> 
     net.tick(8 * ELECTION)
     assert all(net[name].role is not Role.LEADER for name in "abc")
     assert [net[name].log.last for name in "ab"] == [3, 3]
+
+
+def empty(net: Net, name: str, first: int) -> None:
+    """Restart a member that lost its state: its log is emptied, what it had from `first` on is set aside."""
+    member = net.members[name]
+    log = list(member.disk)
+    member.disk.clear()
+    member.start(
+        recovering=True, held=Held((log[-1].index, log[-1].term), frames={f.index: f for f in log[first - 1 :]})
+    )
+    member.core.heard = -1000
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_a_whole_member_that_is_behind_gets_what_members_without_a_state_had(behind: int) -> None:
+    """Their checkpoints are damaged, and their first entries are in the lake: only this one can send a state."""
+    net = net_of(a=WHOLE, b=WHOLE, c=WHOLE[: 6 - behind])
+    whole = net.members["c"]
+    whole.hard = HardState(1, "", 2)
+    whole.start()
+    whole.compact(2)
+    empty(net, "a", 3)
+    empty(net, "b", 3)
+    net.tick(8 * ELECTION)
+    assert net["c"].role is Role.LEADER
+    assert [frame.body for frame in net.members["c"].log][:4] == [frame.body for frame in WHOLE[2:]]
+    assert net.members["a"].installs
+
+
+def test_a_whole_member_takes_nothing_that_does_not_follow_its_log() -> None:
+    net = net_of(a=log_of(1, 1, 1, 2, 3, 3), b=log_of(1, 1, 1, 2, 3), c=log_of(1, 1, 1, 1))
+    whole = net.members["c"]
+    whole.hard = HardState(1, "", 2)
+    whole.start()
+    whole.compact(2)
+    empty(net, "a", 3)
+    empty(net, "b", 3)
+    net.tick(8 * ELECTION)
+    assert all(net[name].role is not Role.LEADER for name in "abc")
+    assert terms_in(net["c"]) == [1, 1]
+
+
+def test_answers_that_a_whole_member_has_not_asked_for_are_ignored() -> None:
+    core = lone(1, 1)
+    late = Recover(core.term, core.nonce, False, 2, 1, 4, 1)
+    core.step("b", RecoverTo(core.term, core.nonce, 0, late, [entry_of(frame) for frame in WHOLE[2:4]]))
+    assert core.log.last == 2
 
 
 def test_gaps_that_touch_each_other_are_filled() -> None:
