@@ -2,7 +2,8 @@
 
 Belongs here: repairing damage found by a read, and scrubbing: sealed segments are verified after each start and again
 and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries; if all
-of these are damaged, by one made of the frames that are intact in any of them. If the others have released theirs to
+of these are damaged, by one made of the frames that are intact in any of them, and of the table's messages for the
+others. If the others have released theirs to
 the lake, they send their state, with outlines of those entries. For any other damage the replica is reopened, which
 truncates its log to the intact entries and lets the group send the rest (invariant 3). A group of one has no other
 copy: its damage is reported.
@@ -10,19 +11,22 @@ copy: its damage is reported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.record import Record
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, Segment
-from lakestream.log.store.repair import assemble, readable, verify
+from lakestream.log.store.repair import DamagedEverywhere, assemble, readable, verify
 from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
-from lakestream.ports import Timer
+from lakestream.ports import History, Timer
+from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
     from lakestream.meta.replica import Replica
@@ -232,13 +236,25 @@ class Repairs:
 
     def _gather(self, replica: Replica, segment: Segment, members: Sequence[str], copies: list[bytes]) -> None:
         """Fetch the damaged files of one member after the other; then make a whole one of them and of this member's."""
-        shared = self._site.shared
+        shared, rows = self._site.shared, dict[int, Record]()
+        asked = set[int]()
         if replica.closed:
             replica.repairing.discard(segment.path)
             self._gather_next()
             return
 
+        async def read(history: History, seqs: Sequence[int]) -> None:
+            asked.update(seqs)
+            with contextlib.suppress(HistoryUnavailableError):  # the lake is away, say; the repair is tried again
+                rows.update((row.seq, row) for row in await history.read_many(seqs))
+            shared.io.submit(lambda: self._assembled(replica, segment, copies, rows), made)
+
         def made(path: str | None, error: BaseException | None) -> None:
+            stream = replica.stream
+            history = None if stream is None else stream.reader.history
+            if isinstance(error, DamagedEverywhere) and history is not None and not asked.issuperset(error.seqs):
+                shared.clock.spawn(read(history, error.seqs))
+                return
             self._gather_next()
             if path is None:
                 self._later(replica, segment, error)
@@ -246,7 +262,7 @@ class Repairs:
                 self._replace(replica, segment, path, "all members", lambda: self._later(replica, segment, None))
 
         if not members:
-            shared.io.submit(lambda: self._assembled(replica, segment, copies), made)
+            shared.io.submit(lambda: self._assembled(replica, segment, copies, rows), made)
             return
 
         def fetched(path: str, _: Offer) -> None:
@@ -267,12 +283,13 @@ class Repairs:
             replica, segment = self._queued[0]
             self._gather(replica, segment, self._others(replica), [])
 
-    def _assembled(self, replica: Replica, segment: Segment, copies: list[bytes]) -> str:
-        """Write a segment made of all copies; return its path. Block. Raise CorruptLog, OSError."""
+    def _assembled(self, replica: Replica, segment: Segment, copies: list[bytes], rows: Mapping[int, Record]) -> str:
+        """Write a segment made of all copies, and of rows of the table; return its path. Block. Raise CorruptLog,
+        OSError."""
         stores, name = self._site.shared.stores, os.path.basename(segment.path)
         own = readable(stores.files, segment.path, segment.end)
         path = os.path.join(stores.repairing(replica.directory, segment.first_index, []), LOG_DIRECTORY, name)
-        assemble(stores.files, segment, [own, *copies], path)
+        assemble(stores.files, segment, [own, *copies], path, rows)
         return path
 
     def _refill(self, replica: Replica, segment: Segment) -> None:

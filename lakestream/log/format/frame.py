@@ -115,6 +115,17 @@ def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
     return Frame(_KINDS[kind], term, index, count, body, write)
 
 
+def claimed(buf: bytes, offset: int) -> tuple[Frame, int] | None:
+    """Return a frame of messages as a header at `offset` describes it, without its body, and the length of that.
+
+    Nothing is verified: `encode_header` of the whole frame has to give the same bytes.
+    """
+    if len(buf) - offset < HEADER_SIZE:
+        return None
+    _, _, length, kind, _, _, write, index, term, count, _ = _HEADER.unpack_from(buf, offset)
+    return (Frame(Kind.MESSAGES, term, index, count, b"", write), length) if kind == Kind.MESSAGES else None
+
+
 def salt_at(buf: bytes, offset: int) -> int:
     """Return the salt in the header of a frame that may be damaged; 0 if there is no room for one."""
     return _HEADER.unpack_from(buf, offset)[-1] if len(buf) - offset >= HEADER_SIZE else 0

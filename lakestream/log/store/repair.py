@@ -3,8 +3,9 @@
 Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
 opened and the group can give it the rest again, and setting aside what is intact behind that (`salvage`); verifying a
 sealed segment and putting another replica's file of the same entries in its place (`take_over`); and making a whole
-file of several damaged ones (`assemble`). Files of the same entries differ in salt and time of sealing, and in nothing
-that is read: frames have the same offsets. A group of one has no other copy: its log is never cut like this.
+file of several damaged ones, and of the stream's table (`assemble`). Files of the same entries differ in salt and time
+of sealing, and in nothing that is read: frames have the same offsets. A group of one has no other copy: its log is
+never cut like this.
 
 Invariant 3: before `salvage` is called the member is durably marked as recovering (`Member.damaged`), because entries
 that it acknowledged go from its log. docs/internals/replication.md#damaged-logs has the rules for what is set aside.
@@ -12,8 +13,9 @@ that it acknowledged go from its log. docs/internals/replication.md#damaged-logs
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from zlib import crc32
 
@@ -28,6 +30,7 @@ from lakestream.log.format.frame import (
     Frame,
     Held,
     Kind,
+    claimed,
     decode_frame,
     encode_header,
     salt_at,
@@ -36,7 +39,7 @@ from lakestream.log.format.frame import (
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
 from lakestream.log.format.packed import BLOCK_BYTES, PackedView, read_plain
-from lakestream.log.format.record import iter_records
+from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
     LOG_DIRECTORY,
@@ -67,6 +70,14 @@ ASIDE = "aside"
 ASIDE_BYTES = 64 << 20
 """Maximum size of the bodies of entries that are set aside (64 MiB); those nearest to the damage stay."""
 _HELD = PackDecoder(Held)
+
+
+class DamagedEverywhere(CorruptLog):
+    """Raised if an entry is damaged in all copies. `seqs`: its messages, if a copy still says which they are."""
+
+    def __init__(self, file: str, offset: int, what: str, seqs: Sequence[int]) -> None:
+        super().__init__(file, offset, what)
+        self.seqs = seqs
 
 
 class Salvaged(msgspec.Struct, frozen=True):
@@ -336,7 +347,13 @@ def readable(files: Files, path: str, end: int) -> bytes:
     return b"".join(pieces)
 
 
-def assemble(files: Files, segment: Segment, copies: Sequence[bytes], target: str) -> None:
+def assemble(
+    files: Files,
+    segment: Segment,
+    copies: Sequence[bytes],
+    target: str,
+    rows: Mapping[int, Record],
+) -> None:
     """Write a sealed segment anew, each frame from a copy in which it is intact. Block.
 
     A frame with the right crc, index and term is what the group has agreed on, whichever member has it.
@@ -345,9 +362,10 @@ def assemble(files: Files, segment: Segment, copies: Sequence[bytes], target: st
         segment: of this member. Its footer, which was whole when the log was opened, is in memory.
         copies: contents of the members' files of the same entries (`readable`).
         target: path of the new file.
+        rows: messages of the stream's table, by sequence; used for entries that are damaged in all copies.
 
     Raises:
-        CorruptLog: an entry is damaged in all copies.
+        DamagedEverywhere: an entry is, and `rows` has not all of its messages, or others.
     """
     footer, header = segment.footer, segment.header
     assert footer is not None, "only a sealed segment is replaced"
@@ -359,15 +377,44 @@ def assemble(files: Files, segment: Segment, copies: Sequence[bytes], target: st
         found = (decode_frame(each, offset, len(each), salt) for each, salt in salted)
         frame = next((f for f in found if isinstance(f, Frame) and (f.index, f.term) == (index, term)), None)
         if frame is None:
-            raise CorruptLog(
-                segment.path, offset, f"entry {index} is damaged in all {len(copies)} copies that could be had"
-            )
+            frame = _of_rows(files, segment, salted, offset, (index, term), rows)
         if frame.kind == Kind.MESSAGES:
             place_body(made, frame.body, offset + FRAME_HEADER)
         pieces += encode_header(frame, frame.write, header.salt), frame.body
         offset += FRAME_HEADER + len(frame.body)
     assert made.tables is not None
     files.write_whole(target, [*pieces, *encode_footer(footer, made.tables, offset)])
+
+
+def _of_rows(
+    files: Files,
+    segment: Segment,
+    salted: Sequence[tuple[bytes, int]],
+    offset: int,
+    place: tuple[int, int],
+    rows: Mapping[int, Record],
+) -> Frame:
+    """Return an entry made of messages of the table, if the header that a damaged copy has of it proves them.
+
+    Its crc is that of header and body: an entry with the same header, byte by byte, is the one that was written there.
+    """
+    places, wanted = dict[int, int](), list[int]()
+    with contextlib.suppress(CorruptLog):  # of this member's footer
+        footer, tables, _ = read_footer(segment.path, files)
+        seqs = (seq for first, count in footer.runs for seq in range(first, first + count))
+        places = dict(zip(seqs, tables.offsets, strict=True))
+    for content, salt in salted:
+        if (found := claimed(content, offset)) is None or (found[0].index, found[0].term) != place:
+            continue
+        frame, length = found
+        inside = range(offset + FRAME_HEADER, offset + FRAME_HEADER + length)
+        wanted = [seq for seq, at in places.items() if at in inside]
+        if all(seq in rows for seq in wanted):
+            frame.body = b"".join(encode_record(*msgspec.structs.astuple(rows[seq])) for seq in wanted)
+            if encode_header(frame, frame.write, salt) == content[offset : offset + FRAME_HEADER]:
+                return frame
+    what = f"entry {place[0]} is damaged in all {len(salted)} copies that could be had"
+    raise DamagedEverywhere(segment.path, offset, what, wanted)
 
 
 def _salt(content: bytes) -> int:

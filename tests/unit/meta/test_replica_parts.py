@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -17,10 +18,11 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Kind
 from lakestream.log.format.packed import pack, read_intact
-from lakestream.log.format.record import columns, encode_record, iter_records
+from lakestream.log.format.record import Record, columns, encode_record, iter_records
 from lakestream.log.format.segment import HEADER_SIZE, SealedSegment, iter_frames
-from lakestream.log.store.repair import assemble, readable, take_over, verify
+from lakestream.log.store.repair import DamagedEverywhere, assemble, readable, take_over, verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.features.dedupe import MessageIds
@@ -198,9 +200,38 @@ def test_a_segment_is_made_of_damaged_copies_if_each_entry_is_intact_in_one(
     event("possible" if possible else "impossible")
     target = str(directory / "made")
     if possible:
-        assemble(Files(), segment, after, target)
+        assemble(Files(), segment, after, target, {})
         assert read_intact(Files(), target)[2] == whole
     else:
         with pytest.raises(CorruptLog, match=r"entry \d+ is damaged in all 3 copies"):
-            assemble(Files(), segment, after, target)
+            assemble(Files(), segment, after, target, {})
+    close_all()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_entry_that_is_damaged_in_all_copies_is_made_of_the_tables_messages_if_its_header_proves_them(
+    tmp_path: Path, same: bool
+) -> None:
+    paths = copies_of(tmp_path, [b"%d " % number * 50 for number in range(6)], [False] * 3)
+    stream = MiniStream(str(tmp_path / "0"), LogOptions(seal_bytes=1 << 30, seal_age_ns=1 << 60))
+    segment = stream.store.sealed_at(paths[0])
+    assert segment is not None
+    *_, whole = read_intact(Files(), paths[0])
+    rows = {record.seq: record for record in stream.all()}
+    spans = [at for frame, at in iter_frames(whole, "", segment.header, segment.end) if frame.kind is Kind.MESSAGES]
+    for path in paths:
+        for at in spans[2:4]:
+            flip(path, at + 60)
+    copies, target = [readable(Files(), path, segment.end) for path in paths], str(tmp_path / "made")
+    found = dict[int, Record]()
+    with pytest.raises(DamagedEverywhere) as lacking:
+        assemble(Files(), segment, copies, target, found)
+    assert lacking.value.seqs == [3]
+    found[3] = rows[3] if same else msgspec.structs.replace(rows[3], data=rows[3].data[:-1] + b"?")
+    with pytest.raises(DamagedEverywhere) as lacking:
+        assemble(Files(), segment, copies, target, found)
+    assert lacking.value.seqs == ([4] if same else [3])
+    if same:
+        assemble(Files(), segment, copies, target, found | {4: rows[4]})
+        assert read_intact(Files(), target)[2] == whole
     close_all()
