@@ -55,7 +55,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
@@ -282,9 +282,10 @@ class SubjectIndex:
         get, full, next_size, newest = mine.get, 1 << shift, 1 << shift + 64, (1 << shift) - 1
         for subject in subjects:
             value = get(subject)
-            if type(value) is int and value < next_size:
-                if value >= full:  # the oldest sequence is in the high bits
-                    gone.append((value >> shift, subject))
+            if type(value) is int:
+                if value >= full:  # the oldest sequences are in the high bits
+                    over = value >> shift
+                    gone += [(over, subject)] if value < next_size else zip(unpack(over), repeat(subject))
                     mine[subject] = value & newest
                 continue
             excess = self.seqs(subject)[:-keep]
