@@ -146,18 +146,9 @@ class Requests:
 
     def forward(self, node: str, request: Request) -> bool:
         """Forward a request to a node. Return False if that is not connected."""
-        forwarded = Forwarded(
-            request.pattern,
-            list(request.tokens),
-            request.reply,
-            request.header,
-            request.body,
-            request.client,
-            request.hops + 1,
-            request.stage,
-            request.origin or self._node.me,
-            request.account,
-        )
+        came, at = (request.reply, request.header, request.body, request.client), request.origin or self._node.me
+        where = (request.hops + 1, request.stage, at, request.account)
+        forwarded = Forwarded(request.pattern, list(request.tokens), *came, *where)
         if node == self._node.me:
             self._clock.call_soon(lambda: self._handle(forwarded))
             return True

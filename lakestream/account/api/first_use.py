@@ -7,7 +7,7 @@ A node with peers loads them at once: other nodes call them, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,14 +56,8 @@ class FirstUse:
         """Register every route; see `ApiPart`."""
         for pattern, kind, serve, where, empty in _ROUTES:
             level, handler = pattern != "CONSUMER.RESET.*.*", partial(serve, self)
-            together = partial(_delete_run, self) if pattern == "STREAM.MSG.DELETE.*" else None
+            together = (lambda *run: self.messages.delete_run(*run)) if pattern == "STREAM.MSG.DELETE.*" else None
             routes.route(pattern, f"{kind}_response", handler, empty=empty, level=level, where=where, together=together)
-
-
-def _delete_run(
-    use: FirstUse, bodies: Sequence[bytes], request: Callable[[int], Request], succeed: Callable[[Sequence[int]], None]
-) -> bool:
-    return use.messages.delete_run(bodies, request, succeed)
 
 
 _META, _STREAM, _HERE = Where.META, Where.STREAM, Where.HERE

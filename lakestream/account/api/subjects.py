@@ -299,20 +299,8 @@ class Api:
         route = self._routes[came.pattern]
         if not came.stage and not self._arrivals(came.pattern).take():
             return
-        request = Request(
-            self,
-            route.kind,
-            route.empty,
-            came.tokens,
-            came.reply,
-            came.header,
-            came.body,
-            came.client,
-            came.pattern,
-            came.hops,
-            came.stage,
-            came.origin,
-        )
+        asked = (came.tokens, came.reply, came.header, came.body, came.client, came.pattern)
+        request = Request(self, route.kind, route.empty, *asked, came.hops, came.stage, came.origin)
         self._serve(request, route)
 
     def _arrivals(self, pattern: str) -> RequestArrivals:
