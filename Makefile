@@ -158,6 +158,7 @@ chaos: setup jars
 	@$(BIN)/python -m tests.overload
 	@$(BIN)/python -m tests.lake_faults
 	@$(BIN)/python -m tests.damage --seed $$((RANDOM * 1000 + 1)) --cases 200
+	@$(BIN)/python -m tests.upgrades --seed $$RANDOM
 	@$(BIN)/python -m tests.sim --whole --swarm --seed $$((RANDOM * 10000 + 1)) --seeds 10000 --seconds 5 --keep-going --shrink 300
 	@$(BIN)/python -m tests.sim.everywhere --seed $$((RANDOM * 10000 + 1))
 	@$(BIN)/python -m tests.spec

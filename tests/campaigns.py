@@ -28,6 +28,7 @@ NAMES = {
     "simulation": ("The same kinds of fault in a simulated cluster, reproducible by seed", "simulation"),
     "overload": ("Clients flood the server", "overload"),
     "lake": ("The lake is away, or other programs change it", "lake-outages-and-strangers"),
+    "upgrades": ("Server and compactor are upgraded and brought back, under load and with kills", "upgrades"),
     "long-run": ("A steady load runs for an hour", "long-run"),
 }
 """Campaigns in the order of the pages: a line for people, and the section that describes it."""

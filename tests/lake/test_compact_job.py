@@ -35,7 +35,12 @@ ROUNDS = int(os.environ.get("LAKESTREAM_COMPACTOR_KILLS", "3"))
 
 
 class Job:
-    """One run of the program, with its output; `environment` is added to that of the tests."""
+    """One run of the program, with its output.
+
+    Args:
+        environment: added to that of the tests.
+        cwd: directory in which it runs; workers of Spark import what is there.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class Job:
         *arguments: str,
         program: list[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
@@ -53,6 +59,7 @@ class Job:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **(environment or {})},
+            cwd=cwd,
         )
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -27,6 +27,7 @@ from tests.releases import RELEASES, Release, files_of, unpacked
 from tests.servers import Kind, Server
 from tests.stored import lake as stored
 from tests.stored.facts import asked
+from tests.upgrades.walk import Walk
 from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
@@ -38,6 +39,16 @@ CONFIG = 'lake { seal_bytes: 16k, seal_age: "1s", retain_bytes: 0, poll: "100ms"
 def older(request: pytest.FixtureRequest, tmp_path: Path) -> Release:
     """Return an older program."""
     return unpacked(request.param, tmp_path / "older")
+
+
+@pytest.mark.timeout(3600)
+def test_server_and_compactor_are_upgraded_and_brought_back_under_load_and_kills(
+    older: Release, tmp_path: Path
+) -> None:
+    """`python -m tests.upgrades` has more streams, and the compactor first, too."""
+    result = Walk(older, tmp_path, streams=("EVENTS", "MANY", "BY_TIME"), steps=4).run()
+    assert not result.broken, result
+    print(result)
 
 
 KEY = "key of the tests"
