@@ -94,7 +94,7 @@ class Turn(Share):
         self._changed = False
         """Another client had sent some before, since a turn last began."""
         self._readers = self._shared_until = 0
-        self._until = 0  # 0: nothing has asked for the time in this turn
+        self._until = self._nodes_until = 0  # 0: nothing has asked for the time in this turn
         self._waiting: deque[Callable[[], None]] = deque()
         self._parts: deque[Callable[[], None]] = deque()
         self._parts_due = False
@@ -162,6 +162,20 @@ class Turn(Share):
         self._until = now + (SLICE_NS if shared else LONE_SLICE_NS)
         self._later(self._next)
         return False
+
+    def is_over_for_nodes(self) -> bool:
+        """Return True if the other nodes of the cluster have taken their time of this turn, SLICE_NS beside that of
+        clients. The first call begins it."""
+        if self._steady is None:
+            return False
+        if self._nodes_until:
+            return self._steady() > self._nodes_until
+        self._nodes_until = self._steady() + SLICE_NS
+        self._later(self._next_for_nodes)
+        return False
+
+    def _next_for_nodes(self) -> None:
+        self._nodes_until = 0
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn that has time left, in order."""

@@ -23,8 +23,9 @@ PROTOCOL = 1
 CONTROL = 0
 """Channel of control records; all others are `Channel`'s."""
 
-MAX_FRAME_BYTES = 256 << 20
-"""Maximum length of a frame (256 MiB): above what any queue holds, so that a broken length is noticed."""
+MAX_FRAME_BYTES = 65 << 20
+"""Maximum length of a frame (65 MiB): above the 64 MiB that the queue to a node holds, so that a broken length is
+noticed."""
 
 MAX_GREETING_BYTES = 256 << 10
 """Maximum length of a frame before the handshake is over (256 KiB), which limits the memory of strangers."""

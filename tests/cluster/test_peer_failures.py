@@ -11,6 +11,7 @@ import pytest
 
 from lakestream.config.options import SECOND, Options, RouteUrl
 from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.peers import link as peer_link
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, Routes
 from lakestream.net.turn import Turn
 from lakestream.protocol import peer_wire as wire
@@ -193,6 +194,21 @@ async def test_a_full_queue_drops_what_may_be_lost(world: World) -> None:
     assert link.dropped == 1
     assert a.peers.congested("stranger")
     assert a.peers.connected() == ["stranger"]
+
+
+async def test_a_node_that_takes_nothing_within_the_deadline_is_a_slow_consumer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_link, "WRITE_DEADLINE_NS", 600_000_000)
+    a = await world.node("a")
+    await world.stranger(a)
+    [link] = a.peers.links()
+    while not a.peers.congested("stranger"):
+        assert a.peers.send("stranger", Channel.RAFT, bytes(1 << 20))
+        await asyncio.sleep(0)
+    await world.until(lambda: a.links == [("stranger", True), ("stranger", False)])
+    assert link.reason == "Slow Consumer (Write Deadline)"
+    assert a.peers.slow_consumers == 1
 
 
 async def test_a_full_queue_of_routed_messages_ends_the_connection(world: World) -> None:

@@ -285,3 +285,4 @@ async def test_processes_find_each_other_and_notice_who_is_stopped_killed_and_ba
 def test_the_limits_of_a_connection_are_as_documented() -> None:
     assert (peer_link.MAX_PENDING_BYTES, HIGH_WATER) == (64 << 20, 1 << 20)
     assert (peer_link.ALIVE_NS, peer_link.STALE_NS) == (SECOND, 5 * SECOND)
+    assert peer_link.WRITE_DEADLINE_NS == 10 * SECOND

@@ -137,6 +137,7 @@ class Node:
         self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append, steady=self._look), Logger())
         self.hub = self.accounts.default.hub
         self.full: set[str] = set()
+        self.held: set[str] = set()
         self.breaking: set[str] = set()
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.sent: list[tuple[str, bytes]] = []
@@ -186,6 +187,9 @@ class Node:
 
     def congested(self, node: str) -> bool:
         return node in self.full
+
+    def reads(self, node: str, on: bool) -> None:
+        self.held.add(node) if not on else self.held.discard(node)
 
     def on_drain(self, node: str, callback: Callable[[], None]) -> None:
         if node in self.full:

@@ -20,6 +20,7 @@ MAX_WAITING = 65_536
 """Calls of this node that wait for a response; further ones fail at once."""
 
 Done = Callable[[bytes | None, str], None]
+Handler = Callable[[str, bytes], None]
 
 
 class _Ask(msgspec.Struct, array_like=True, tag="q", gc=False):
@@ -62,13 +63,16 @@ class PeerCalls:
         self.before: Callable[[str], None] = lambda node: None
         """Called with a node's name before anything is sent to it, to send what must precede it (routing announces new
         inboxes, and forwards what clients published before)."""
+        self.behind: Callable[[str, bytes, Handler], None] = lambda node, payload, handler: handler(node, payload)
+        """Called with what comes from a node: it is handled behind all that came before (routing learns of new inboxes
+        over several turns)."""
         self._methods: dict[str, Method] = {}
         self._waiting: dict[int, _Waiting] = {}
         # Random first number: a response to a call from before a restart must not match a new call.
         self._number = secrets.randbits(48)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(_Ask | _Answered | _Failed)
-        peers.receive(Channel.CALL, self._received)
+        peers.receive(Channel.CALL, lambda node, payload: self.behind(node, payload, self._received))
         peers.watch(self._changed)
 
     # ------------------------------------------------------------------ Calls

@@ -110,7 +110,7 @@ class Cluster:
         self.peers = RoutePeers(self._node_info(identity, options, started_ns), options.cluster, clock, log, bind)
         self._routes = Routes(accounts, self.peers)
         self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
-        self.peers.calls.before = self._routes.catch_up
+        self.peers.calls.before, self.peers.calls.behind = self._routes.catch_up, self._routes.behind
         self._connect_urls = ConnectUrls(self.peers, not options.cluster.no_advertise, announce)
         if relays and options.jetstream is None:
             ApiRelay(accounts, self._routes, self.peers)

@@ -29,6 +29,10 @@ JOIN_BELOW = 1 << 16
 ALIVE_NS = 1_000_000_000
 """A node that sends nothing for this long (1 s) is not alive."""
 
+WRITE_DEADLINE_NS = 10_000_000_000
+"""A node that takes none of the bytes that wait for it for this long (10 s) is a slow consumer, as in nats-server: its
+publishers wait meanwhile."""
+
 STALE_NS = 5_000_000_000
 """A connection that receives nothing for this long (5 s) is closed."""
 
@@ -84,6 +88,7 @@ class Link(Drain, Outbox[bytes], Arrival):
         up: the handshake is over.
         silent: nothing was received within the liveness limit.
         full: nothing more is queued.
+        held: nothing is read at the moment.
         remote, said: the `NodeInfo` of the other side, and that of this side in its HELLO.
         over, gone: done when the connection is not used any more, for `reason`, and when its socket is closed too.
     """
@@ -100,7 +105,7 @@ class Link(Drain, Outbox[bytes], Arrival):
         self.linked: tuple[wire.PeerAddress, ...] = ()
         self.up = self.was_up = False
         self.silent = False
-        self.full = False
+        self.full = self.held = False
         self.reason = ""
         self.refused: wire.PeerRefused | None = None
         self.host, self.port = "", 0
@@ -111,6 +116,7 @@ class Link(Drain, Outbox[bytes], Arrival):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.max_pending = MAX_PENDING_BYTES
+        self._written = self._taken = self._taken_ns = 0
         self._handshake_s = handshake_s
         self._reader = FrameReader()
         self._timer: asyncio.TimerHandle | None = None
@@ -192,6 +198,12 @@ class Link(Drain, Outbox[bytes], Arrival):
         except PeerWireError as error:
             self.abort(f"Protocol Violation: {error}")
 
+    def hold(self, on: bool) -> None:
+        """Read nothing from now on, or read again."""
+        if on != self.held and self.transport is not None and not self.transport.is_closing():
+            self.held = on
+            (self.transport.pause_reading if on else self.transport.resume_reading)()
+
     def eof_received(self) -> bool:
         return False
 
@@ -242,10 +254,18 @@ class Link(Drain, Outbox[bytes], Arrival):
         size, out, transport = self._gathered, self.taken(), self.transport
         if not out or transport is None or transport.is_closing():
             return
+        self._written += sum(map(len, out))
         if size < JOIN_BELOW:
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
+
+    def is_stuck(self, now: int) -> bool:
+        """Return True if the node has taken nothing within the deadline. `now`: monotonic time, ns."""
+        taken = self._written - super().pending_bytes
+        if taken != self._taken or not self.congested:
+            self._taken, self._taken_ns = taken, now
+        return now - self._taken_ns > WRITE_DEADLINE_NS
 
     # ------------------------------------------------------------------ end
     def close(self, reason: str) -> None:

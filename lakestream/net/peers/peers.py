@@ -26,7 +26,7 @@ from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
 from lakestream.net.accounts.certificates import user_of
 from lakestream.net.listener import HANDSHAKE_FAILED, Bind, Listener, ListenError, SetupError, TlsEntry, bind
-from lakestream.net.peers.calls import PeerCalls
+from lakestream.net.peers.calls import Handler, PeerCalls
 from lakestream.net.peers.dialler import Dialler, DialTarget
 from lakestream.net.peers.handshake import Decision, LinkTable
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -56,8 +56,6 @@ NAME_SHOWN = 64
 
 STOP_WAIT_S = 0.5
 """Time that the last records of closing connections may take (0.5 s)."""
-
-Handler = Callable[[str, bytes], None]
 
 
 class RoutePeers:
@@ -229,6 +227,12 @@ class RoutePeers:
             callback()
         else:
             link.on_drain(callback)
+
+    def reads(self, node: str, on: bool) -> None:
+        """Read from a node, or not while too much of what came from it waits."""
+        link = self._table.up.get(node)
+        if link is not None:
+            link.hold(not on)
 
     def links(self) -> list[Link]:
         """Return the connections that are up, by the other's name; for monitoring."""
@@ -521,13 +525,16 @@ class RoutePeers:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
         links = list(self._table.up.values())
         for link in links:
-            if late > LATE_NS:
-                link.heard_ns += late  # meanwhile nothing was read
+            if late > LATE_NS or link.held:  # meanwhile nothing was read
+                link.heard_ns = now if link.held else link.heard_ns + late
             link.tell(wire.PeerPing(now))
             quiet = now - link.heard_ns
             if quiet > STALE_NS:
                 self.stale_connections += 1
                 link.abort("Stale Connection")
+            elif link.is_stuck(now):
+                self.slow_consumers += 1
+                link.abort("Slow Consumer (Write Deadline)")
             elif quiet > ALIVE_NS and not link.silent:
                 link.silent = True
                 self._log.warn(f"{link} - {link.name} is silent")

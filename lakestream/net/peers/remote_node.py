@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, SingleSink, Subscription
 from lakestream.net.outbox import HIGH_WATER, Outbox
+from lakestream.net.peers.calls import Handler
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, ListedMessages, MessageBlock, Messages, Single
@@ -33,6 +34,10 @@ MARK_EVERY = 1 << 20
 MAX_MARKS = 8
 """Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
 take, so that a node that sends `Hold` gets no more than that for its slow client."""
+
+MAX_BACKLOG_BYTES = 4 << 20
+"""Bytes from a node (4 MiB) that wait for their turn; above it nothing more is read from the node until all are
+handled."""
 
 FAR = 1 << 32
 """Added to the number of a queue group's members that are all behind leaf nodes of the node."""
@@ -244,7 +249,8 @@ class RemoteNode(Outbox[Record]):
             columns.
         default: its default account.
         gone: the connection has ended.
-        backlog: records from the node that wait for their turn.
+        taking: handles what came from the node; None: all of it is handled.
+        backlog: buffers from the node that wait behind.
         in_msgs, in_bytes, out_msgs, out_bytes: messages and their headers and payloads, from and to the node.
     """
 
@@ -257,7 +263,9 @@ class RemoteNode(Outbox[Record]):
         self.accounts, self.runs, self.headed, self.stored = info.accounts, info.runs, info.headed, info.stored
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.gone = False
-        self.backlog: deque[Record] = deque()
+        self.taking: Iterator[int] | None = None
+        self.backlog: deque[tuple[bytes, Handler | None]] = deque()
+        self._backlog_bytes = 0
         self._links, self._turn, self._hub, self._announce = links, turn, hub, announce
         self.default = RemoteAccount(self, hub(GLOBAL_ACCOUNT))
         self._parts = {self.default.account: self.default}
@@ -277,6 +285,19 @@ class RemoteNode(Outbox[Record]):
     def subscriptions(self) -> list[tuple[str, Subscription]]:
         """Return the interest of the node, with the account of each subscription."""
         return [(part.account, sub) for part in self._parts.values() for sub in part.subscriptions.values()]
+
+    # ------------------------------------------------------------------ incoming
+    def wait(self, buffer: bytes, handler: Handler | None = None) -> bool:
+        """Keep a buffer for later; return True if too many bytes wait. `handler`: of another channel than `ROUTE`."""
+        self.backlog.append((buffer, handler))
+        self._backlog_bytes += len(buffer)
+        return self._backlog_bytes > MAX_BACKLOG_BYTES
+
+    def next(self) -> tuple[bytes, Handler | None]:
+        """Return the next buffer that waits."""
+        waiting = self.backlog.popleft()
+        self._backlog_bytes -= len(waiting[0])
+        return waiting
 
     # ------------------------------------------------------------------ outgoing
     @property

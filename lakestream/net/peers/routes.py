@@ -15,11 +15,12 @@ exporting account, on the node of the importing client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
+from lakestream.net.peers.calls import Handler
 from lakestream.net.peers.peers import RoutePeers
 from lakestream.net.peers.remote_node import FAR, RemoteAccount, RemoteNode
 from lakestream.net.turn import Turn
@@ -50,6 +51,9 @@ from lakestream.raft.group.ports import Channel
 CHANGES_IN_A_BUFFER = 1000
 """Subscriptions announced in one buffer, and taken in from another node in one turn (about 10 ms), so that heartbeats
 go on while a node with very many clients connects."""
+
+FEW = 32
+"""Single messages from a node that are handled between two looks at the time (some 0.1 ms)."""
 
 APART = Apart(mark=STREAM_MARK, header=TRACE_DESTINATION)
 """Messages that no run from another node may have: streams look at each of them."""
@@ -237,18 +241,47 @@ class Routes:
         node = self.nodes.get(name)
         if node is None:
             return
-        records = decode(payload)
-        if node.backlog:
-            node.backlog.append(Within(GLOBAL_ACCOUNT))  # where every buffer begins
-            node.backlog.extend(records)
-        else:
-            self._take(node, records)
+        if node.taking is None:
+            self._take(node, self._taken(node, payload))
+        elif node.wait(payload):
+            self._links.reads(name, False)
 
-    def _take(self, node: RemoteNode, records: Sequence[Record]) -> None:
+    def behind(self, name: str, payload: bytes, handler: Handler) -> None:
+        """Handle a buffer of another channel behind those that came from the node before."""
+        node = self.nodes.get(name)
+        if node is None or node.taking is None:
+            handler(name, payload)
+        elif node.wait(payload, handler):
+            self._links.reads(name, False)
+
+    def _take(self, node: RemoteNode, taking: Iterator[int]) -> None:
+        """Handle what came from a node until its time is over: each node may speak for thousands of clients. Raft's
+        messages do not wait for the rest."""
+        learnt = 0
+        for changes in taking:
+            learnt += changes
+            if learnt >= CHANGES_IN_A_BUFFER or self._turn.is_over_for_nodes():
+                node.taking = taking
+                self._turn.soon(lambda: self._go_on(node))
+                return
+
+    def _taken(self, node: RemoteNode, payload: bytes) -> Iterator[int]:
+        """Handle a buffer and those that wait behind it. Yield where others may have their turn: the number of changes
+        of interest since the last time."""
+        yield from self._each(node, decode(payload))
+        while node.backlog:
+            payload, handler = node.next()
+            if handler is None:
+                yield from self._each(node, decode(payload))
+            else:
+                handler(node.name, payload)
+                yield 0
+
+    def _each(self, node: RemoteNode, records: Sequence[Record]) -> Iterator[int]:
         part = node.default
         arrived = part.hub.arrived
-        learnt = 0
-        for position, record in enumerate(records):
+        for position, record in enumerate(records, 1):
+            changes = 0
             if type(record) is Routed:
                 node.in_msgs += 1
                 node.in_bytes += len(record.header) + len(record.payload)
@@ -278,20 +311,20 @@ class Routes:
                 part.hub.undelivered(record.subject, record.reply)
             elif type(record) is RouteInterest:
                 part.learn(record.changes)
-                learnt += len(record.changes)
-                if learnt >= CHANGES_IN_A_BUFFER:
-                    # Never empty, so that later records are queued behind it.
-                    node.backlog.extend([Within(part.account), *records[position + 1 :]])
-                    self._turn.soon(lambda: self._go_on(node))
-                    return
+                changes = len(record.changes)
+            if type(record) is not Routed or not position % FEW:
+                yield changes
 
     def _go_on(self, node: RemoteNode) -> None:
-        records = list(node.backlog)
-        node.backlog.clear()
+        taking, node.taking = node.taking, None
+        if node.gone or taking is None:
+            return
         try:
-            self._take(node, records)
+            self._take(node, taking)
         except Exception as error:
             self._links.failed(node.name, Channel.ROUTE, error)
+        if node.taking is None:
+            self._links.reads(node.name, True)
 
     # ------------------------------------------------------------------ messages
     def _route_run(self, part: RemoteAccount, record: RoutedRun) -> None:

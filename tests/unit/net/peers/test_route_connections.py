@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
-from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER
+from lakestream.net.peers.remote_node import MARK_EVERY, MAX_BACKLOG_BYTES, MAX_MARKS
+from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, FEW
 from lakestream.net.turn import SLICE_NS
 from lakestream.ports import ListedMessages, Single
 from lakestream.protocol.route_wire import (
@@ -29,7 +29,7 @@ from lakestream.protocol.route_wire import (
     encode,
 )
 from lakestream.protocol.subjects import matches
-from tests.unit.route_world import A, B, C, Client, Cluster, records
+from tests.unit.route_world import ONE, A, B, C, Client, Cluster, records
 
 pytestmark = pytest.mark.unit
 
@@ -244,6 +244,55 @@ def test_messages_wait_behind_interest_that_is_still_taken_in() -> None:
     there.publish(b"x", b"2")
     cluster.settle()
     assert here.payloads == [b"1", b"2"]
+
+
+def test_a_node_that_sends_more_than_its_time_goes_on_in_later_turns() -> None:
+    cluster = Cluster(A, B, accounts=[ONE])
+    here, other = cluster.client(A), cluster.client(A, account=ONE)
+    here.subscribe(b"x")
+    other.subscribe(b"x")
+    cluster.settle()
+    cluster[A].look_ns = SLICE_NS // 4
+    sent = [Routed(b"x", b"", b"", b"%d" % number, [b""]) for number in range(20 * FEW)]
+    cluster[A].arrived(B, encode(sent))
+    cluster[A].arrived(B, encode([Within(ONE), Routed(b"x", b"", b"", b"1", [b""])]))
+    cluster[A].arrived(B, encode([Routed(b"x", b"", b"", b"last", [b""])]))
+    assert 0 < len(here.payloads) < 10 * FEW, "others have their turn"
+    assert not other.payloads, "in order"
+    cluster.settle()
+    assert here.payloads == [*(b"%d" % number for number in range(20 * FEW)), b"last"]
+    assert other.payloads == [b"1"]
+
+
+def test_calls_do_not_overtake_what_their_node_has_sent_before() -> None:
+    cluster, called = Cluster(A, B), list[bytes]()
+    here = cluster[A].routes
+    here.behind(B, b"1", lambda name, payload: called.append(payload))
+    assert called == [b"1"], "nothing waits"
+    interest = [RouteInterest([(b"_INBOX.%d" % number, b"", 1)]) for number in range(CHANGES_IN_A_BUFFER + 1)]
+    cluster[A].arrived(B, encode(interest))
+    here.behind(B, b"2", lambda name, payload: called.append(payload))
+    cluster[A].arrived(B, encode([RouteInterest([(b"late", b"", 1)])]))
+    assert called == [b"1"]
+    cluster.settle()
+    assert called == [b"1", b"2"]
+    assert cluster[A].hub.interest(b"late")
+
+
+def test_a_node_of_which_too_much_waits_is_not_read_from_until_all_is_handled() -> None:
+    cluster = Cluster(A, B)
+    here = cluster.client(A)
+    here.subscribe(b"x")
+    cluster.settle()
+    cluster[A].look_ns = 2 * SLICE_NS
+    large = encode([Routed(b"x", b"", b"", bytes(MAX_BACKLOG_BYTES // FEW), [b""])] * (2 * FEW))
+    cluster[A].arrived(B, large)
+    assert not cluster[A].held
+    cluster[A].arrived(B, large)
+    assert cluster[A].held == {B}
+    cluster.settle()
+    assert len(here.payloads) == 4 * FEW
+    assert not cluster[A].held
 
 
 def test_interest_that_changes_during_a_handshake_is_sent_in_its_final_state(cluster: Cluster) -> None:
