@@ -388,6 +388,14 @@ def test_users_of_operator_mode_log_in_with_their_credentials_over_tls(tmp_path:
         server.kill()
 
 
+def test_connections_that_do_not_log_in_keep_no_client_out(server: Server) -> None:
+    with contextlib.ExitStack() as made:
+        half = [made.enter_context(socket.create_connection(("127.0.0.1", port(server)), 20)) for _ in range(50)]
+        with psycopg.connect(**address(server)) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert half[0].recv(1) == b"", "the oldest made room"
+
+
 def test_a_listener_has_so_many_connections(server: Server) -> None:
     with contextlib.ExitStack() as made:
         for _ in range(20):

@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport | None = None
-        self._is_upgrading = self.is_closed = False
+        self._is_upgrading = self._is_ended = self.is_closed = False
         self.is_encrypted = self.is_local = self.is_served = False
         self.task: asyncio.Task[None] | None = None
 
@@ -46,6 +46,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._is_ended:
+            transport.close()
         peer = transport.get_extra_info("peername")
         self.is_local = bool(peer) and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
 
@@ -133,6 +135,7 @@ class Connection(asyncio.Protocol):
         self._is_upgrading = False
 
     def close(self) -> None:
-        """Close the connection when what was sent has left."""
+        """Close the connection when what was sent has left; one that is not made yet, once it is."""
+        self._is_ended = True
         if self._transport is not None:
             self._transport.close()

@@ -32,7 +32,7 @@ class Gateway:
         self.settings = settings
         self._tls: ssl.SSLContext | None = None
         self._sessions: dict[tuple[int, int], Session] = {}
-        self._connections: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}  # the oldest first
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last = 0
 
@@ -53,16 +53,19 @@ class Gateway:
 
     def _accept(self) -> Connection:
         connection = Connection(self._tls)
-        self._connections.add(connection)
+        self._strangers[connection] = None
+        if len(self._strangers) > self.settings.max_connections:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
         connection.task = asyncio.get_running_loop().create_task(self._serve(connection))
         return connection
 
     async def _serve(self, connection: Connection) -> None:
         try:
-            if len(self._connections) > 2 * self.settings.max_connections:  # with those that only cancel
-                return
             async with asyncio.timeout(LOGIN_S):
                 session = await self._begin(connection)
+            self._strangers.pop(connection, None)
             if session is not None:
                 await self._run(session)
         except PgError as error:
@@ -72,7 +75,7 @@ class Gateway:
         except (TimeoutError, OSError, asyncio.CancelledError):
             pass
         finally:
-            self._connections.discard(connection)
+            self._strangers.pop(connection, None)
             connection.close()
 
     async def _begin(self, connection: Connection) -> Session | None:
@@ -88,14 +91,23 @@ class Gateway:
         unknown = [name for name in message.parameters if name.startswith("_pq_.")]
         if message.minor or unknown:
             connection.write(wire.negotiate(unknown))
-        if len(self._connections) > self.settings.max_connections:
-            raise PgError("53300", f"there are {self.settings.max_connections} connections already", is_fatal=True)
+        self._check_room()
         user = message.parameters.get("user", "")
         nats = await log_in(connection, user, self.settings)
+        try:
+            self._check_room()  # others have logged in meanwhile
+        except PgError:
+            await nats.close()
+            raise
         connection.logged_in()
         self._last += 1
         turn = self._turns.setdefault(user, asyncio.Lock())
         return Session(connection, nats, turn, message.parameters, (self._last, secrets.randbits(32)))
+
+    def _check_room(self) -> None:
+        """Raise PgError if there are as many sessions as there may be."""
+        if len(self._sessions) >= self.settings.max_connections:
+            raise PgError("53300", f"there are {self.settings.max_connections} connections already", is_fatal=True)
 
     async def _run(self, session: Session) -> None:
         self._sessions[session.key] = session
