@@ -24,6 +24,8 @@ def broken(scenario: Scenario, measured: Measured) -> list[str]:
     wanted = scenario.told if measured.kind == Kind.OURS.value else scenario.told_there
     if wanted and not any(text in told for text in wanted for told in measured.told):
         wrong.append(f"nobody was told {' or '.join(wanted)}")
+    if measured.split:
+        wrong.append(measured.split)
     if measured.recovered_s < 0:
         wrong.append(f"{measured.left // MIB} MiB and {measured.sockets} sockets left")
     return wrong

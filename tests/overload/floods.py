@@ -13,17 +13,22 @@ import multiprocessing
 import os
 import queue
 import re
+import secrets
 import selectors
 import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lakestream.protocol import peer_wire, route_wire
+from lakestream.raft.group.ports import Channel
+
 TOLD = re.compile(
-    rb"-ERR '([^'\r\n]*)'|NATS/1\.0 (4\d\d[^\r\n]*|5\d\d[^\r\n]*)|\"err_code\":(\d+)|HTTP/1\.1 ([45]\d\d[^\r\n]*)"
+    rb"-ERR '([^'\r\n]*)'|NATS/1\.0 (4\d\d[^\r\n]*|5\d\d[^\r\n]*)|\"err_code\":(\d+)|HTTP/1\.1 ([45]\d\d[^\r\n]*)|"
+    rb"\0C([0-9A-Z]{5})\0"
 )
 READ_SIZE = 1 << 20
 
@@ -116,7 +121,7 @@ def blast(
     connections: int,
     chunk: bytes | list[bytes],
     port: str = "client",
-    hello: bytes | None = None,
+    hello: bytes | Callable[[int], bytes] | None = None,
     first: bytes = b"",
     reads: bool = True,
     again: bool = False,
@@ -127,7 +132,7 @@ def blast(
 
     Args:
         chunk: the bytes, or several pieces that are sent in turn.
-        hello: None: CONNECT of a client.
+        hello: None: CONNECT of a client; a function gets the number of the connection.
         reads: read what the server sends; otherwise nothing, ever.
         again: open a new connection for one that the server closed.
         pause_s: pause of a connection between two chunks.
@@ -140,9 +145,13 @@ def blast(
         def __init__(self, number: int) -> None:
             self.sock = flood.open(0 if reads else 4096, port)
             self.sock.setblocking(False)
-            begin = (flood.connect if hello is None else hello) + first
-            self.out = memoryview(begin.replace(b"@", b"%d" % number))
-            self.at, self.sent, self.due = number, 0, 0.0
+            if callable(hello):
+                begin = hello(number) + first
+            else:
+                begin = ((flood.connect if hello is None else hello) + first).replace(b"@", b"%d" % number)
+            self.out = memoryview(begin)
+            self.number = self.at = number
+            self.sent, self.due = 0, 0.0
 
         def write(self) -> None:
             if not self.out:
@@ -182,7 +191,7 @@ def blast(
                 selector.unregister(client.sock)
                 client.sock.close()
                 if again:
-                    join(client.at)
+                    join(client.number)
         if pause_s or times:
             time.sleep(0.002)
     if not reads:
@@ -304,6 +313,81 @@ def handshakes(flood: Flood, *, authority: str, parallel: int) -> None:
 
     with ThreadPoolExecutor(parallel) as pool:
         for _ in range(parallel):
+            pool.submit(one)
+
+
+# ---------------------------------------------------------------------- nodes
+def hello(number: int, *, cluster: str, name: str, protocol: int = peer_wire.PROTOCOL) -> bytes:
+    """Return HELLO and READY of a node without JetStream, at its next start; pipelined, as nothing has to be read."""
+    node = peer_wire.NodeInfo(
+        f"{name}{number}", secrets.token_hex(8), cluster=cluster, accounts=True, runs=True, stored=True, headed=True
+    )
+    greeting = peer_wire.Hello(protocol, node, secrets.token_hex(8))
+    return peer_wire.encode_control(greeting) + peer_wire.encode_control(peer_wire.PeerReady())
+
+
+def routed(records: Sequence[route_wire.Record]) -> bytes:
+    """Return a buffer of interest and messages between nodes."""
+    buffer = route_wire.encode(records)
+    return peer_wire.frame_head(Channel.ROUTE, len(buffer)) + buffer
+
+
+PING = peer_wire.encode_control(peer_wire.PeerPing(1))
+
+
+# ---------------------------------------------------------------------- SQL
+def postgres_startup(user: str) -> bytes:
+    """Return the first message of a client of Postgres."""
+    body = (3 << 16).to_bytes(4, "big") + f"user\0{user}\0database\0lake\0\0".encode()
+    return (len(body) + 4).to_bytes(4, "big") + body
+
+
+def postgres_query(text: str) -> bytes:
+    """Return a query in Postgres' simple protocol."""
+    return b"Q" + (len(text) + 5).to_bytes(4, "big") + text.encode() + b"\0"
+
+
+def flight(flood: Flood, *, clients: int, reads: bool) -> None:
+    """Ask for large results over Flight SQL, each client one after the other, and log in wrongly in between.
+
+    Args:
+        clients: threads, each with connections of its own.
+        reads: read the results; otherwise the first batch of each, of at most 20 at a time.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    import pyarrow as pa
+    from pyarrow import flight as arrow_flight
+
+    from lakestream_flight import messages
+
+    query = "SELECT range, repeat('x', 500) AS x FROM range(90000)"
+    descriptor = arrow_flight.FlightDescriptor.for_command(messages.pack("CommandStatementQuery", {1: query.encode()}))
+
+    def options(user: str) -> Any:
+        login = b"Basic " + base64.b64encode(f"{user}:a".encode())
+        return arrow_flight.FlightCallOptions(headers=[(b"authorization", login)], timeout=10)
+
+    def one() -> None:
+        unread: list[Any] = []
+        while not flood.stopped():
+            try:
+                with contextlib.suppress(arrow_flight.FlightUnauthenticatedError):
+                    arrow_flight.connect((flood.host, flood.ports["flight"])).get_flight_info(descriptor, options("b"))
+                client = arrow_flight.connect((flood.host, flood.ports["flight"]))
+                info = client.get_flight_info(descriptor, options("a"))
+                reader = client.do_get(info.endpoints[0].ticket, options("a"))
+                if reads:
+                    reader.read_all()
+                    client.close()
+                else:
+                    reader.read_chunk()
+                    unread = [*unread[-19:], (client, reader)]
+            except pa.ArrowException as error:
+                flood.told[str(error).partition(".")[0][:80]] += 1
+
+    with ThreadPoolExecutor(clients) as pool:
+        for _ in range(clients):
             pool.submit(one)
 
 

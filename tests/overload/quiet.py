@@ -42,13 +42,16 @@ class Quiet:
         login: fields of its CONNECT.
         core: the processor that it uses.
         authority: certificate of the server's authority; None: plain text.
+        replicas: of its stream.
     """
 
-    def __init__(self, address: tuple[str, int], login: dict[str, Any], core: int, authority: Path | None) -> None:
+    def __init__(
+        self, address: tuple[str, int], login: dict[str, Any], core: int, authority: Path | None, replicas: int = 1
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._results, theirs = context.Pipe(duplex=False)
-        arguments = (address, login, core, authority, self._stop, theirs)
+        arguments = (address, login, core, authority, replicas, self._stop, theirs)
         self._process = context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -63,7 +66,13 @@ class Quiet:
 
 
 def _run(
-    address: tuple[str, int], login: dict[str, Any], core: int, authority: Path | None, stop: Any, results: Connection
+    address: tuple[str, int],
+    login: dict[str, Any],
+    core: int,
+    authority: Path | None,
+    replicas: int,
+    stop: Any,
+    results: Connection,
 ) -> None:
     os.sched_setaffinity(0, {core})
     with contextlib.suppress(OSError):
@@ -78,7 +87,7 @@ def _run(
         return Wire(address, login, PATIENCE_S, secure=secure)
 
     publisher, asker, answerer = connected(), connected(), connected()
-    publisher.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["quiet.stored"]})
+    publisher.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["quiet.stored"], "num_replicas": replicas})
     answerer.subscribe("quiet.asked")
     answerer.ping()
     took: list[Took] = []

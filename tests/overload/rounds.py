@@ -1,7 +1,8 @@
 """A round: one scenario against one server, measured before, during and after the flood.
 
 Belongs here: starting the server on its core, samples of its memory and sockets, the quiet client's times, and what
-follows from them: growth of memory, ratio of the 99th percentiles, and time of recovery.
+follows from them: growth of memory, ratio of the 99th percentiles, time of recovery, and the flooded node's place in
+its cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pathlib import Path
 import msgspec
 
 from tests import certificates
+from tests.cluster.nodes import Cluster, Node
 from tests.faults.plan import SOURCE, Action, Call, Plan, Rule
 from tests.overload.floods import Flooding
-from tests.overload.quiet import Quiet, Took
+from tests.overload.quiet import STREAM, Quiet, Took
 from tests.overload.scenarios import Scenario
 from tests.power.journal import build
 from tests.servers import Kind, Server
@@ -57,6 +59,7 @@ class Measured(msgspec.Struct, frozen=True):
         p99: 99th percentile (ms) by phase and kind of operation.
         recovered_s: time after the flood until memory, sockets and quiet client were as before; -1: never.
         load: load average of the machine at the begin, and at the end.
+        split: what is left of the cluster other than it was; "": it is whole.
         begin, end: of the flood.
         slowest: by second: slowest publish or request (ms).
     """
@@ -76,6 +79,7 @@ class Measured(msgspec.Struct, frozen=True):
     died: bool
     samples: list[Sample]
     slowest: list[tuple[float, float]]
+    split: str = ""
 
     @property
     def ratio(self) -> float:
@@ -108,13 +112,29 @@ class Sampler(threading.Thread):
 
 
 def sample(pid: int) -> Sample:
-    """Return the present state of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    sockets = 0
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            sockets += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    """Return the present state of a server: its process, and those of its SQL listeners."""
+    pages = sockets = 0
+    for each in (pid, *_children(pid)):
+        try:
+            pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+            names = os.listdir(f"/proc/{each}/fd")
+        except OSError:
+            if each == pid:
+                raise
+            continue  # it has ended meanwhile
+        for name in names:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sockets += os.readlink(f"/proc/{each}/fd/{name}").startswith("socket:")
     return Sample(time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE"), sockets)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
+                found += [child, *_children(child)]
+    return found
 
 
 def pin(pid: int, core: int) -> None:
@@ -141,13 +161,38 @@ def run(scenario: Scenario, kind: Kind, quick: bool) -> Measured:
     config = scenario.config
     if kind is Kind.REAL:
         config = "\n".join(line for line in config.splitlines() if "_total" not in line)
-    server = Server(kind, store, config=config, environment=environment)
+    cluster = Cluster(kind, directory, scenario.nodes, config=config) if scenario.nodes > 1 else None
+    server = Server(kind, store, config=config, environment=environment) if cluster is None else cluster.nodes[0]
     try:
-        server.start()
-        return _measure(scenario, server, quick)
+        if cluster is None:
+            server.start()
+            return _measure(scenario, server, quick)
+        cluster.start()
+        return _measured_whole(scenario, cluster, quick)
     finally:
-        server.kill()
+        server.kill() if cluster is None else cluster.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _measured_whole(scenario: Scenario, cluster: Cluster, quick: bool) -> Measured:
+    """Flood one node of a cluster; see that it has kept its routes and its replicas."""
+    for node in cluster.nodes[1:]:
+        assert node.process is not None
+        pin(node.process.pid, CLIENT_CORE)
+    before = _routes(cluster.nodes[0])
+    measured = _measure(scenario, cluster.nodes[0], quick)
+    split = "" if (after := _routes(cluster.nodes[0])) == before else f"routes were {before} and are {after}"
+    stream = cluster.api(f"STREAM.INFO.{STREAM}", node=cluster.nodes[0])
+    replicas = stream.get("cluster", {}).get("replicas", [])
+    if len(replicas) != scenario.nodes - 1 or not all(each["current"] for each in replicas):
+        split += f"replicas of {STREAM}: {stream}"
+    return msgspec.structs.replace(measured, split=split)
+
+
+def _routes(node: Node) -> list[tuple[str, int]]:
+    """Return the names of the nodes that a node is connected to, other than flooding ones, with their connections."""
+    routes = node.page("/routez")["routes"]
+    return sorted((each["remote_name"], each["rid"]) for each in routes if each["remote_name"].startswith("n"))
 
 
 def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
@@ -158,7 +203,7 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
     if scenario.prepare is not None:
         with Wire(server.address, scenario.login, 30) as wire:
             scenario.prepare(wire)
-    quiet = Quiet(server.address, scenario.login, CLIENT_CORE, authority)
+    quiet = Quiet(server.address, scenario.login, CLIENT_CORE, authority, scenario.nodes)
     time.sleep(0.5)
     before, during, after = (3.0, 4.0, 4.0) if quick else (6.0, 10.0, 8.0)
     sampler = Sampler(pid)

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from lakestream.protocol import peer_wire, route_wire
+from lakestream.raft.group.ports import Channel
 from tests import certificates, mqtt
+from tests.cluster.nodes import CLUSTER
 from tests.overload import floods
 from tests.wire import Wire, header_block
 
@@ -26,6 +30,7 @@ HTTP = "http: '127.0.0.1:-1'\n"
 WEBSOCKET = "websocket { port: -1, no_tls: true }\n"
 LEAF = "leafnodes { listen: '127.0.0.1:-1' }\n"
 MQTT = "server_name: flooded\nmqtt { listen: '127.0.0.1:-1' }\n"
+SQL = "lake { seal_age: '1h' }\nsql { flight: '127.0.0.1:-1', postgres { listen: '127.0.0.1:-1' } }\n"
 PAGES = ("/varz", "/connz", "/subsz", "/jsz?streams=true", "/metrics", "/healthz", "/lakez", "/console/")
 JOIN = b'CONNECT {"version":"2.15.1","server_id":"N@","name":"N@","cluster":"N@"}\r\nPING\r\n'
 
@@ -48,6 +53,7 @@ class Scenario:
         slow_ms: time of a sync of files whose path contains FLOOD.
         tls: clients use TLS.
         keeps: bytes that may stay after the flood: what it has created, and memory between it that is not returned.
+        nodes: of the cluster one of whose nodes is flooded; 1: there is none.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Scenario:
     slow_ms: int = 0
     tls: bool = False
     keeps: int = 48 * MIB
+    nodes: int = 1
 
 
 def publish(subject: str, size: int, count: int, reply: str = "") -> bytes:
@@ -144,6 +151,256 @@ def consumers(count: int, messages: int, **config: Any) -> Callable[[Wire], None
 
 def scenarios() -> list[Scenario]:
     """Return all scenarios."""
+    return [*of_clients(), *of_routes(), *of_leaf_nodes(), *of_sql()]
+
+
+def of_routes() -> list[Scenario]:
+    """Return the floods of one node of a cluster of three at its port for the others. Those who flood it are strangers,
+    or nodes of the cluster without JetStream."""
+    joined = partial(floods.hello, cluster=CLUSTER, name="flood")
+    works: dict[str, Any] = {"port": "route", "again": True}
+    node: dict[str, Any] = {**works, "connections": 4, "hello": joined}
+    single = [route_wire.Routed(b"core.%d" % (number % 50), b"", b"", bytes(16), [b""]) for number in range(2000)]
+    run = route_wire.RoutedRun(publish("core.@", 16, 2000))
+    stored = [route_wire.Routed(b"flood.%d" % (number % 50), b"", b"", bytes(100), [b""]) for number in range(500)]
+    names = [b"many.%d.foo" % number for number in range(25_000)]
+    interest = [route_wire.RouteInterest([(name, b"", number) for name in names]) for number in (1, 0)]
+    garbage = bytes(number * 37 % 256 for number in range(1 << 16))
+    large = peer_wire.frame_head(Channel.ROUTE, peer_wire.MAX_FRAME_BYTES - 1)
+    piece = bytes(1 << 20)
+    wants = route_wire.RouteInterest([(b"core.>", b"", 1)])
+    return [
+        Scenario(
+            "route-half",
+            "a node of three: 1,000 connections that send a HELLO of 250,000 bytes byte by byte",
+            [
+                (
+                    floods.unfinished,
+                    {"connections": 1000, "port": "route", "start": peer_wire.frame_head(0, 250_000), "drip": b"x"},
+                )
+            ],
+            96 * MIB,
+            "128 strangers with 256 KiB each; 1,000 connections of 6 KiB",
+            ("closed",),
+            nodes=3,
+        ),
+        Scenario(
+            "route-garbage",
+            "a node of three: garbage, frames that are too long, and HELLOs of other clusters, versions and servers of "
+            "the same name, again and again, by 40 strangers",
+            [
+                (floods.blast, {**works, "connections": 10, "hello": b"", "chunk": each})
+                for each in (
+                    garbage,
+                    b"GET / HTTP/1.1\r\n\r\n",
+                    peer_wire.frame_head(0, 1 << 30) + piece,
+                    floods.PING * 1000,
+                )
+            ]
+            + [
+                (floods.blast, {**works, "connections": 10, "chunk": floods.PING * 10, "hello": each})
+                for each in (
+                    partial(floods.hello, cluster="OTHER", name="flood"),
+                    partial(floods.hello, cluster=CLUSTER, name="n"),
+                    partial(floods.hello, cluster=CLUSTER, name="flood", protocol=99),
+                )
+            ],
+            96 * MIB,
+            "128 strangers with 256 KiB each",
+            ("closed",),
+            nodes=3,
+        ),
+        Scenario(
+            "route-broken",
+            "a node of three: 4 nodes of the cluster that send garbage once they are in, and join again",
+            [(floods.blast, {**node, "chunk": [floods.routed(single[:20]), _framed(garbage), garbage]})],
+            96 * MIB,
+            "one read of 256 KiB of each node",
+            ("closed",),
+            nodes=3,
+        ),
+        Scenario(
+            "route-frames",
+            "a node of three: 4 nodes of the cluster that send frames of the largest size",
+            [(floods.blast, {**node, "chunk": [large + piece, *[piece] * 300]})],
+            1200 * MIB,
+            "4 frames of 64 MiB: their parts, the frame, and its content",
+            nodes=3,
+            keeps=160 * MIB,
+        ),
+        Scenario(
+            "route-messages",
+            "a node of three: 4 nodes of the cluster that send small messages, one by one and in runs, to nobody, and "
+            "to a stream",
+            [
+                (floods.blast, {**node, "connections": 2, "chunk": floods.routed(single)}),
+                (floods.blast, {**node, "connections": 1, "chunk": floods.routed([run] * 8), "hello": _named("runs")}),
+                (
+                    floods.blast,
+                    {**node, "connections": 1, "chunk": floods.routed(stored), "hello": _named("stored")},
+                ),
+            ],
+            512 * MIB,
+            "max_buffered_size 128 MiB three times, one frame and one read of 256 KiB of each node",
+            prepare=stream(max_msgs=1000, discard="old"),
+            nodes=3,
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "route-interest",
+            "a node of three: 4 nodes of the cluster that announce 25,000 subjects each, and withdraw them",
+            [
+                (
+                    floods.blast,
+                    {
+                        **node,
+                        "chunk": b"".join(
+                            floods.routed([route_wire.RouteInterest(each.changes[at : at + 1000])])
+                            for each in interest
+                            for at in range(0, len(names), 1000)
+                        ),
+                    },
+                )
+            ],
+            256 * MIB,
+            "100,000 subscriptions of 1 KiB, twice, and one read of 256 KiB of each node",
+            nodes=3,
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "route-unread",
+            "a node of three: 4 nodes of the cluster that want all messages and never read, beside publishers",
+            [
+                (
+                    floods.blast,
+                    {
+                        **node,
+                        "chunk": floods.routed([wants]) + floods.PING,
+                        "pause_s": 0.2,
+                        "reads": False,
+                    },
+                ),
+                (floods.blast, {"connections": 2, "chunk": publish("core.@", 16 << 10, 16)}),
+            ],
+            160 * MIB,
+            "8 MiB on the way to each node, 1 MiB unsent, 1 MiB gathered; twice",
+            nodes=3,
+        ),
+    ]
+
+
+def of_leaf_nodes() -> list[Scenario]:
+    """Return the floods of the port for leaf nodes."""
+    garbage = bytes(number * 37 % 256 for number in range(1 << 16))
+    leaf: dict[str, Any] = {"port": "leafnode", "hello": JOIN, "connections": 4, "again": True}
+    begins = b"".join(b"LS+ many.%d.foo\r\n" % number for number in range(25_000))
+    ends = b"".join(b"LS- many.%d.foo\r\n" % number for number in range(25_000))
+    return [
+        Scenario(
+            "leaf-garbage",
+            "garbage before and after the login of a leaf node, and messages above max_payload, again and again",
+            [
+                (floods.blast, {**leaf, "connections": 10, "hello": b"", "chunk": garbage}),
+                (floods.blast, {**leaf, "connections": 10, "chunk": garbage}),
+                (floods.blast, {**leaf, "connections": 4, "chunk": b"LMSG core.x 2097152\r\n" + bytes(2 << 20)}),
+            ],
+            96 * MIB,
+            "24 connections with one read of 256 KiB; 10,000 closed connections",
+            ("Maximum Payload", "Authentication", "Protocol", "closed"),
+            config=LEAF,
+        ),
+        Scenario(
+            "leaf-interest",
+            "4 leaf nodes that begin and end 25,000 subscriptions each, without end",
+            [(floods.blast, {**leaf, "chunk": begins + ends})],
+            256 * MIB,
+            "100,000 subscriptions of 1 KiB, twice, and one read of 256 KiB of each",
+            config=LEAF,
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "leaf-unread",
+            "8 leaf nodes that want every message and never read, beside publishers of 16 KiB",
+            [
+                (
+                    floods.blast,
+                    {**leaf, "connections": 8, "chunk": b"LS+ core.>\r\n", "times": 1, "reads": False},
+                ),
+                (floods.blast, {"connections": 2, "chunk": publish("core.@", 16 << 10, 16)}),
+            ],
+            192 * MIB,
+            "max_pending_total 64 MiB (configured), twice, and 1 MiB gathered for each leaf node",
+            config=LEAF + "max_pending: 8MB\nmax_pending_total: 64MB\n",
+        ),
+    ]
+
+
+def of_sql() -> list[Scenario]:
+    """Return the floods of the listeners for SQL, which are processes of their own: their memory is in the bounds."""
+    startup = floods.postgres_startup("u")
+    garbage = bytes(number * 37 % 256 for number in range(1 << 16))
+    postgres: dict[str, Any] = {"port": "postgres", "again": True}
+    large = b"Q" + (1 << 20).to_bytes(4, "big") + b"SELECT '" + bytes(1 << 20)
+    many = floods.postgres_query("SELECT range, repeat('x', 500) FROM range(100000)")
+    return [
+        Scenario(
+            "postgres-half",
+            "500 connections to the Postgres listener that send their first message byte by byte",
+            [(floods.unfinished, {"connections": 500, "port": "postgres", "start": startup[:4], "drip": startup[4:]})],
+            64 * MIB,
+            "128 connections of 64 KiB",
+            ("closed",),
+            config=SQL,
+        ),
+        Scenario(
+            "postgres",
+            "the Postgres listener: garbage, messages of 1 MiB, and logins of 100 clients that ask for large results; "
+            "half of them never read",
+            [
+                (floods.blast, {**postgres, "connections": 20, "hello": b"", "chunk": garbage}),
+                (floods.blast, {**postgres, "connections": 10, "hello": startup, "chunk": large}),
+                (floods.blast, {**postgres, "connections": 35, "hello": startup, "chunk": many}),
+                (floods.blast, {**postgres, "connections": 35, "hello": startup, "chunk": many, "reads": False}),
+            ],
+            768 * MIB,
+            "64 connections with a message of 1 MiB, a read of 256 KiB and a batch; sql.max_queries of sql.max_memory",
+            ("closed",),
+            config=SQL,
+            keeps=256 * MIB,
+        ),
+        Scenario(
+            "flight-half",
+            "the Flight SQL listener: 500 connections that send the preface of HTTP/2 byte by byte, beside garbage",
+            [
+                (
+                    floods.unfinished,
+                    {"connections": 500, "port": "flight", "start": b"PRI", "drip": b" * HTTP/2.0\r\n\r\nSM\r\n\r\n"},
+                ),
+                (floods.blast, {"port": "flight", "again": True, "connections": 20, "hello": b"", "chunk": garbage}),
+            ],
+            128 * MIB,
+            "500 connections of 128 KiB, twice",
+            config=SQL,
+            keeps=96 * MIB,
+        ),
+        Scenario(
+            "flight",
+            "the Flight SQL listener: wrong logins, and queries with large results, half of which nobody reads",
+            [
+                (floods.flight, {"clients": 8, "reads": True}),
+                (floods.flight, {"clients": 8, "reads": False}),
+            ],
+            768 * MIB,
+            "sql.max_queries of sql.max_memory; 1 MiB of each result, and 64 results of at most 1 MiB",
+            config=SQL + PORTS,
+            login=A,
+            keeps=256 * MIB,
+        ),
+    ]
+
+
+def of_clients() -> list[Scenario]:
+    """Return the floods of clients, and of everything that one server serves."""
     blast, unfinished = floods.blast, floods.unfinished
     half = floods_pub("core.x", 1 << 20)[: 900 << 10]
     acked = own(publish("flood.@", 1024, 256, "_INBOX.f@.r"), 4)
@@ -673,6 +930,14 @@ def scenarios() -> list[Scenario]:
             "one read of 256 KiB of each client",
         ),
     ]
+
+
+def _named(name: str) -> Callable[[int], bytes]:
+    return partial(floods.hello, cluster=CLUSTER, name=name)
+
+
+def _framed(data: bytes) -> bytes:
+    return peer_wire.frame_head(Channel.ROUTE, len(data)) + data
 
 
 def _member(batch: str, number: int) -> bytes:
