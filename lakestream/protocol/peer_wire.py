@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
@@ -26,6 +27,9 @@ CONTROL = 0
 MAX_FRAME_BYTES = 65 << 20
 """Maximum length of a frame (65 MiB): above the 64 MiB that the queue to a node holds, so that a broken length is
 noticed."""
+
+LONG_BYTES = 1 << 20
+"""Frames above this (1 MiB) are filled as they come."""
 
 MAX_GREETING_BYTES = 256 << 10
 """Maximum length of a frame before the handshake is over (256 KiB), which limits the memory of strangers."""
@@ -197,14 +201,25 @@ class FrameReader:
         self._parts: list[bytes] = []
         self._have = 0
         self._need = _LENGTH_BYTES
+        self._long = memoryview(b"")
+        self._filled = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the frames that `data` completes, as (channel, payload). Exhaust it before the next call.
+        """Yield the frames that `data` completes, as (channel, payload), which may be a view. Exhaust it before the
+        next call.
 
         Raises:
             PeerWireError: an impossible length; nothing more can be read then.
         """
-        # A long frame comes in many reads: they are joined once, when it is whole.
+        # A long frame comes in many reads. Joining them at its end would hold up the event loop for tens of ms.
+        if self._long:
+            taken = data[: len(self._long) - self._filled]
+            self._long[self._filled : self._filled + len(taken)] = taken
+            self._filled += len(taken)
+            if self._filled < len(self._long):
+                return
+            long, self._long, data = self._long, memoryview(b""), data[len(taken) :]
+            yield long[0], cast(bytes, long[1:])
         self._parts.append(data)
         self._have += len(data)
         if self._have < self._need:
@@ -217,6 +232,10 @@ class FrameReader:
                 raise PeerWireError(f"a frame of {length} bytes; from 1 to {self.limit} are allowed here")
             need = _LENGTH_BYTES + length
             if end - at < need:
+                if need > LONG_BYTES:
+                    self._long, self._filled = memoryview(bytearray(length)), end - at - _LENGTH_BYTES
+                    self._long[: self._filled] = buffer[at + _LENGTH_BYTES :]
+                    at, need = end, _LENGTH_BYTES
                 break
             yield buffer[at + _LENGTH_BYTES], buffer[at + _HEAD.size : at + need]
             at += need

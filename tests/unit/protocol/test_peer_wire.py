@@ -102,3 +102,13 @@ def test_two_nodes_come_to_the_same_cluster_name(mine: str, made_up: bool, other
     assert (agreed is None) == (mine != other and not made_up and not other_made_up)
     if agreed is not None and not made_up:
         assert agreed == mine
+
+
+def test_long_frames_are_filled_as_they_come() -> None:
+    items = [(2, b"a" * 2 * wire.LONG_BYTES), (0, b"small"), (1, b"b" * (wire.LONG_BYTES + 7)), (3, b"c")]
+    stream = b"".join(wire.frame_head(channel, len(payload)) + payload for channel, payload in items)
+    for size in (99_991, wire.LONG_BYTES + 3, len(stream)):
+        reader, found = FrameReader(wire.MAX_FRAME_BYTES), []
+        for at in range(0, len(stream), size):
+            found += [(channel, bytes(payload)) for channel, payload in reader.feed(stream[at : at + size])]
+        assert found == items
