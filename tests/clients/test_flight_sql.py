@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 
@@ -209,6 +210,16 @@ def test_users_of_operator_mode_log_in_with_their_tokens(tmp_path: Path) -> None
                 connection.cursor().execute(query)
     finally:
         server.kill()
+
+
+def test_logins_of_a_user_at_the_same_time_are_one(server: Server) -> None:
+    def token(number: int) -> tuple[bytes, bytes]:
+        with flight.connect(uri(server)) as client:
+            found: tuple[bytes, bytes] = client.authenticate_basic_token("bob", "pw")
+            return found
+
+    with ThreadPoolExecutor(12) as pool:
+        assert len(set(pool.map(token, range(12)))) == 1
 
 
 def test_a_plain_flight_client_logs_in_once(server: Server) -> None:

@@ -83,6 +83,10 @@ class _Sessions:
         login = _bearer(bearer) if bearer else _basic(value) if kind.lower() == "basic" else {}
         session = _Session(self._connect(login))
         with self._lock:
+            first = self._tokens.get(digest, "")
+            if first in self._by_token and not self._by_token[first].nats.is_closed:  # of another call at the same time
+                self._thread.submit(session.nats.close())
+                return first, self._by_token[first]
             token = secrets.token_urlsafe(32)
             self._by_token[token] = session
             self._tokens[digest] = token
