@@ -7,6 +7,7 @@ import sys
 import time
 
 from tests.overload import results
+from tests.overload.floods import FAILED
 from tests.overload.rounds import RATIO, Measured, run
 from tests.overload.scenarios import MIB, Scenario, scenarios
 from tests.servers import Kind
@@ -24,6 +25,7 @@ def broken(scenario: Scenario, measured: Measured) -> list[str]:
     wanted = scenario.told if measured.kind == Kind.OURS.value else scenario.told_there
     if wanted and not any(text in told for text in wanted for told in measured.told):
         wrong.append(f"nobody was told {' or '.join(wanted)}")
+    wrong += [text for text in measured.told if text.startswith(FAILED)]
     if measured.split:
         wrong.append(measured.split)
     if measured.recovered_s < 0:

@@ -31,6 +31,8 @@ TOLD = re.compile(
     rb"\0C([0-9A-Z]{5})\0"
 )
 READ_SIZE = 1 << 20
+FAILED = "flood failed: "
+"""Begins what a flood that ended by itself has told: it has loaded nobody."""
 
 Told = Counter[str]
 
@@ -77,6 +79,9 @@ def _process(work: Work, host: str, ports: Any, login: Any, core: int, stop: Any
     flood = Flood(host, ports, login, stop.is_set)
     try:
         work(flood, **some)
+    except BaseException as error:
+        flood.told[f"{FAILED}{error!r}"] += 1
+        raise
     finally:
         told.put(dict(flood.told))
 
@@ -320,7 +325,13 @@ def handshakes(flood: Flood, *, authority: str, parallel: int) -> None:
 def hello(number: int, *, cluster: str, name: str, protocol: int = peer_wire.PROTOCOL) -> bytes:
     """Return HELLO and READY of a node without JetStream, at its next start; pipelined, as nothing has to be read."""
     node = peer_wire.NodeInfo(
-        f"{name}{number}", secrets.token_hex(8), cluster=cluster, accounts=True, runs=True, stored=True, headed=True
+        name=f"{name}{number}",
+        server_id=secrets.token_hex(8),
+        cluster=cluster,
+        accounts=True,
+        runs=True,
+        stored=True,
+        headed=True,
     )
     greeting = peer_wire.Hello(protocol, node, secrets.token_hex(8))
     return peer_wire.encode_control(greeting) + peer_wire.encode_control(peer_wire.PeerReady())

@@ -191,7 +191,7 @@ def _measured_whole(scenario: Scenario, cluster: Cluster, quick: bool) -> Measur
 
 def _routes(node: Node) -> list[tuple[str, int]]:
     """Return the names of the nodes that a node is connected to, other than flooding ones, with their connections."""
-    routes = node.page("/routez")["routes"]
+    routes = node.page("routez")["routes"]
     return sorted((each["remote_name"], each["rid"]) for each in routes if each["remote_name"].startswith("n"))
 
 

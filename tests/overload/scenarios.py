@@ -366,6 +366,7 @@ def of_sql() -> list[Scenario]:
             "64 connections with a message of 1 MiB, a read of 256 KiB and a batch; sql.max_queries of sql.max_memory",
             ("closed",),
             config=SQL,
+            prepare=asked,
             keeps=256 * MIB,
         ),
         Scenario(
@@ -393,10 +394,21 @@ def of_sql() -> list[Scenario]:
             768 * MIB,
             "sql.max_queries of sql.max_memory; 1 MiB of each result, and 64 results of at most 1 MiB",
             config=SQL + PORTS,
+            prepare=asked,
             login=A,
             keeps=256 * MIB,
         ),
     ]
+
+
+def asked(wire: Wire) -> None:
+    """Ask two queries at once, as many as an account may have: the processes for them are kept for two minutes."""
+    replies = [wire.new_reply() for _ in range(2)]
+    for reply in replies:
+        wire.publish("$LAKE.API.SQL", b'{"sql": "SELECT count(*) FROM range(50000000)"}', reply=reply)
+    waiting = set(replies)
+    while waiting:
+        waiting.discard(wire.next(timeout=60).subject)
 
 
 def of_clients() -> list[Scenario]:
