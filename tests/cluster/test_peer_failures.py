@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -18,7 +19,7 @@ from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.route_wire import RoutedRun, RouteInterest, encode
 from lakestream.raft.group.ports import Channel
 from tests.cluster.links import Network
-from tests.cluster.peer_world import Node, World, free_port
+from tests.cluster.peer_world import Node, Stranger, World, free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -194,6 +195,20 @@ async def test_a_full_queue_drops_what_may_be_lost(world: World) -> None:
     assert link.dropped == 1
     assert a.peers.congested("stranger")
     assert a.peers.connected() == ["stranger"]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_flood_of_heartbeats_ends_the_connection(world: World, joined: bool) -> None:
+    a = await world.node("a")
+    stranger = await (world.stranger(a) if joined else Stranger.to(a))
+    stranger.writer.write(wire.encode_control(wire.PeerPing(1)) * (5 * peer_link.MAX_CONTROLS))
+    answers = 0
+    with contextlib.suppress(ConnectionResetError):
+        while (record := await stranger.read()) is not None:
+            answers += isinstance(record, wire.PeerPong)
+    assert answers <= (peer_link.MAX_CONTROLS if joined else 0)
+    assert a.peers.connected() == []
+    stranger.writer.close()
 
 
 async def test_a_node_that_takes_nothing_within_the_deadline_is_a_slow_consumer(

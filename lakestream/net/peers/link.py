@@ -23,6 +23,9 @@ MAX_PENDING_BYTES = 64 << 20
 """Maximum of unsent bytes to one node (64 MiB). A buffer beyond that is dropped and counted; on a route, where none may
 be missing, the connection ends instead."""
 
+MAX_CONTROLS = 1000
+"""Control records in one read, which are answered at once (some 4 ms). A node that stood still gets twenty of them."""
+
 JOIN_BELOW = 1 << 16
 """Output of a turn below this size (64 KiB) is copied into one buffer, which is cheaper than passing each part."""
 
@@ -183,10 +186,14 @@ class Link(Drain, Outbox[bytes], Arrival):
         if self.silent:
             self.silent = False
             self.owner.answers_again(self)
+        controls = 0
         try:
             for channel, payload in self._reader.feed(data):
                 self.in_bytes += len(payload)
                 if channel == wire.CONTROL:
+                    controls += 1
+                    if controls > MAX_CONTROLS:
+                        raise PeerWireError("too many control records in a read")
                     self.owner.control(self, wire.decode_control(payload))
                 elif self.up:
                     self.in_msgs += 1

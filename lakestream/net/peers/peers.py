@@ -305,9 +305,9 @@ class RoutePeers:
 
     def control(self, link: Link, record: Control) -> None:
         match record:
-            case wire.PeerPing():
+            case wire.PeerPing() if link.up:
                 link.tell(wire.PeerPong(record.at))
-            case wire.PeerPong():
+            case wire.PeerPong() if link.up:
                 link.rtt_ns = max(1, time.monotonic_ns() - record.at)
             case Hello() if link.remote is None:
                 link.remote = self._placed(link, record.node)
