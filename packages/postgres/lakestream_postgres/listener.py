@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
+import sys
 from collections import deque
 
 from lakestream_postgres import wire
@@ -15,6 +17,10 @@ from lakestream_postgres.wire import BadMessage, Message
 
 MAX_WAITING = 16
 """Decoded messages of a connection that wait; then nothing more is read from its socket."""
+LOOK_S = 1.0
+"""Time between two looks at a client that has sent more than is read, in seconds."""
+_GONE = (7, 8)
+"""States of a socket whose other end is closed (TCP_CLOSE, TCP_CLOSE_WAIT; include/net/tcp_states.h of Linux)."""
 LOGIN_S = 30.0
 """Time for TLS and login, in seconds."""
 
@@ -38,6 +44,7 @@ class Connection(asyncio.Protocol):
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._is_upgrading = self._is_ended = self.is_closed = False
         self.is_encrypted = self.is_local = self.is_served = False
         self.task: asyncio.Task[None] | None = None
@@ -74,6 +81,19 @@ class Connection(asyncio.Protocol):
         self._arrived.set()
         if len(self._waiting) >= MAX_WAITING:
             self._transport.pause_reading()
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """End a connection whose client is gone: nothing tells of that while its socket is not read."""
+        self._timer = None
+        if self.is_closed or self._transport is None or len(self._waiting) < MAX_WAITING or sys.platform != "linux":
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _GONE:
+            self._transport.abort()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
