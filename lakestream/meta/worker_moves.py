@@ -13,7 +13,7 @@ the first worker's part, worker_load.py decides which stream moves where.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,7 +58,7 @@ Guard = Callable[[str, Callable[[bytes, Take], Take] | None], None]
 """Sets the guard of new internal subscriptions of an account, or ends it; see `Hub.guard`."""
 
 
-class _Moved(msgspec.Struct, array_like=True, frozen=True):
+class MovedStream(msgspec.Struct, array_like=True, frozen=True):
     """A stream that moves."""
 
     uid: str
@@ -67,7 +67,7 @@ class _Moved(msgspec.Struct, array_like=True, frozen=True):
     subjects: list[str]
 
 
-_MOVED = PackDecoder(_Moved)
+_MOVED = PackDecoder(MovedStream)
 _MOVE = PackDecoder(tuple[str, str])
 _PASSED = PackDecoder(tuple[str, list[Single], set[str]])
 
@@ -84,7 +84,7 @@ class StreamDeparture:
         turned: workers that send to the next holder from now on.
     """
 
-    def __init__(self, moved: _Moved, bus: Bus, to: str, done: Callable[[ApiError | None], None]) -> None:
+    def __init__(self, moved: MovedStream, bus: Bus, to: str, done: Callable[[ApiError | None], None]) -> None:
         self.moved, self.to, self.done = moved, to, done
         self.turned: set[str] = set()
         self.held: list[Single] = []
@@ -123,7 +123,7 @@ class StreamArrival:
         passed: the messages that the old holder held, once it has passed them on, and the workers that turned then.
     """
 
-    def __init__(self, moved: _Moved, me: str, old: str) -> None:
+    def __init__(self, moved: MovedStream, me: str, old: str) -> None:
         self.uid, self.account, self.old = moved.uid, moved.account, old
         self.turned: set[str] = set()
         self.passed: tuple[list[Single], set[str]] | None = None
@@ -150,6 +150,17 @@ class StreamArrival:
 
     def _is_mine(self, subject: bytes) -> bool:
         return subject in self._subjects or (subject[:4] == b"$JS." and subject.split(b".")[-2:-1] == [self._name])
+
+    def is_complete(self, there: Collection[str]) -> bool:
+        """Return True if the old holder has passed on what it held, or is gone, and the senders have turned, or are
+        gone: what one has sent before may still be on its way here, and the old holder has it.
+
+        Args:
+            there: the workers that are connected.
+        """
+        if self.passed is None:
+            return self.old not in there
+        return self.passed[1].intersection(there) <= self.turned
 
     def end(self) -> None:
         """Take what the old holder has held, then what is held here, and everything directly from now on."""
@@ -220,7 +231,7 @@ class WorkerKeeping(SoloKeeping):
         from lakestream.stream.dormant import Dormant  # with the first stream
 
         dormant = Dormant.of(stream, NEVER, False, "")
-        moved = _Moved(uid, replica.account, replica.name, stream.config.subjects)
+        moved = MovedStream(uid, replica.account, replica.name, stream.config.subjects)
         departure = StreamDeparture(moved, self._shared.bus_of(replica.account), to, done)
         self.in_hand.add(uid)
         self._opening[departure.key] = []  # requests that would open it wait
@@ -380,11 +391,7 @@ class WorkerKeeping(SoloKeeping):
             self._end_arrival(arrival)
 
     def _end_arrival(self, arrival: StreamArrival) -> None:
-        """Serve a stream if its old holder has passed on what it held, or is gone, and the senders have turned, or are
-        gone. What one has sent before may still be on its way here, and the old holder has it."""
-        there = self._peers.connected()
-        passed = arrival.passed[1] if arrival.passed is not None else None
-        if arrival.old not in there if passed is None else passed.intersection(there) <= arrival.turned:
+        if arrival.is_complete(self._peers.connected()):
             self._arrived(arrival)
 
     def _turned(self, uid: str, worker: str) -> None:
