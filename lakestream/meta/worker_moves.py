@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
     from lakestream.stream.dormant import Dormant
 
-GIVE, TAKE, TURN, TURNED, PASS = "workers.give", "workers.take", "workers.turn", "workers.turned", "workers.pass"
+GIVE, COME, TAKE, TURN, TURNED, PASS = (
+    f"workers.{name}" for name in ("give", "come", "take", "turn", "turned", "pass")
+)
 """The calls of a move. The first one begins it, and is answered at its end."""
 MOVE_TIMEOUT_NS = 60_000_000_000
 """Maximum time of a move (60 s)."""
@@ -47,8 +49,6 @@ LOOK_NS = 1_000_000
 """Interval at which a stream that is to move is checked for uncommitted entries (1 ms)."""
 TURN_AGAIN_NS = 50_000_000
 """Pause before a worker that did not answer is asked again (50 ms), unless it is gone."""
-LOST_LOOK_NS = 1_000_000_000
-"""Interval at which a new holder checks that the old one is still connected (1 s)."""
 ROUTER = "Router"
 """Kind of the client that stands for another worker."""
 
@@ -124,7 +124,8 @@ class StreamArrival:
     """
 
     def __init__(self, moved: MovedStream, me: str, old: str) -> None:
-        self.uid, self.account, self.old = moved.uid, moved.account, old
+        self.uid, self.account, self.name, self.old = moved.uid, moved.account, moved.name, old
+        self.is_opened = False
         self.turned: set[str] = set()
         self.passed: tuple[list[Single], set[str]] | None = None
         self._name, self._me = moved.name.encode(), me
@@ -207,10 +208,12 @@ class WorkerKeeping(SoloKeeping):
         self._arrivals: dict[str, StreamArrival] = {}
         peers = self._peers = node.peers
         peers.serve(GIVE, self._give_asked)
+        peers.serve(COME, self._coming)
         peers.serve(TAKE, self._take_asked)
         peers.serve(TURN, self._turn_asked)
         peers.serve(TURNED, lambda worker, body, answer: self._turned(body.decode(), worker))
         peers.serve(PASS, self._passed)
+        peers.watch(self._seen)
 
     # ------------------------------------------------------------------ the old holder
     def _give_asked(self, worker: str, body: bytes, answer: Callable[[bytes], None]) -> None:
@@ -233,6 +236,7 @@ class WorkerKeeping(SoloKeeping):
         dormant = Dormant.of(stream, NEVER, False, "")
         moved = MovedStream(uid, replica.account, replica.name, stream.config.subjects)
         departure = StreamDeparture(moved, self._shared.bus_of(replica.account), to, done)
+        self._peers.tell(to, COME, msgspec.msgpack.encode(moved))
         self.in_hand.add(uid)
         self._opening[departure.key] = []  # requests that would open it wait
         self._node.local.gone(replica)
@@ -343,10 +347,10 @@ class WorkerKeeping(SoloKeeping):
         streams = self._node.accounts.of(account)
         if name in streams.dormant:
             streams.detach(name)
-        if error is None:
-            body = msgspec.msgpack.encode((departure.moved.uid, departure.held, departure.turned))
-            if self._peers.tell(departure.to, PASS, body):
-                departure.held = []
+        passed = (departure.held, departure.turned) if error is None else ([], set[str]())
+        body = msgspec.msgpack.encode((departure.moved.uid, *passed))
+        if self._peers.tell(departure.to, PASS, body) and error is None:
+            departure.held = []
         departure.decline()
         self.in_hand.discard(departure.moved.uid)
         self._run_held(departure.key)
@@ -367,10 +371,46 @@ class WorkerKeeping(SoloKeeping):
             found.stream.is_handed_over = True
         super().take(found)
 
+    def _coming(self, worker: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        """Note a stream that is about to come: its old holder may die behind the rename, before it asks to take it."""
+        moved = _MOVED.decode(body)
+        self._arrivals[moved.uid] = StreamArrival(moved, self._node.me, worker)
+        self.in_hand.add(moved.uid)
+
+    def _seen(self, worker: str, up: bool) -> None:
+        """Go on without a worker that is gone; one that is merely silent is still connected."""
+        arrivals = list(self._arrivals.values()) if worker not in self._peers.connected() else []
+        for arrival in arrivals:
+            arrival.turned.add(worker)
+            if arrival.old == self._node.me:
+                continue  # it has come back
+            if arrival.old == worker and not arrival.is_opened:
+                self._find(arrival)
+            else:
+                self._end_arrival(arrival)
+
+    def _find(self, arrival: StreamArrival) -> None:
+        """Open a stream whose old holder is gone, if its files are here."""
+        stores, arrival.is_opened = self._shared.stores, True
+        directory = stores.directory(arrival.account, arrival.name)
+
+        def looked(is_here: bool | None, error: BaseException | None) -> None:
+            if is_here:
+                self._open_later(arrival.account, arrival.name, lambda: self._arrived(arrival))
+            else:
+                self._arrived(arrival)
+
+        self._shared.io.submit(lambda: stores.files.exists(directory), looked)
+
     def _take_asked(self, worker: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         moved = _MOVED.decode(body)
-        arrival = self._arrivals[moved.uid] = StreamArrival(moved, self._node.me, worker)
-        self.in_hand.add(moved.uid)
+        if moved.uid in self._node.replicas.by_uid:  # this worker was restarted meanwhile, and has found it
+            answer(encode_failure(api_error(10008)))
+            return
+        if moved.uid not in self._arrivals:
+            self._coming(worker, body, answer)
+        arrival = self._arrivals[moved.uid]
+        arrival.is_opened = True
         self._guard(moved.account, arrival.guard)
 
         def opened() -> None:
@@ -379,16 +419,9 @@ class WorkerKeeping(SoloKeeping):
                 self._arrived(arrival)
                 answer(encode_failure(_cannot("it cannot be opened; the server's log has the reason")))
                 return
-            self._look_after(arrival)
             self._settle(lambda: answer(encode_failure(None)))
 
         self._open_later(moved.account, moved.name, opened)
-
-    def _look_after(self, arrival: StreamArrival) -> None:
-        """Look now and then whether workers are gone whose answers a stream waits for."""
-        if not arrival.is_over:
-            self._shared.clock.call_later(LOST_LOOK_NS, lambda: self._look_after(arrival))
-            self._end_arrival(arrival)
 
     def _end_arrival(self, arrival: StreamArrival) -> None:
         if arrival.is_complete(self._peers.connected()):
