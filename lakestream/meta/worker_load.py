@@ -31,6 +31,10 @@ ENTRY_S, MESSAGE_S, DELIVERY_S = 200e-6, 1.2e-6, 1.0e-6
 """Estimated processor time of a log entry, of each message in it, and of a delivery. A message that comes alone is an
 entry (tests/bench/bench_workers.py, js_sync and js_async)."""
 
+MOST_SCALE = 4.0
+"""Estimates are raised to the measured share, at most by this: a busy machine takes several times as long, and a worker
+that is busy with its clients must not blame streams that do little."""
+
 LOAD = "workers.load"
 """The call that tells the first worker a load."""
 
@@ -128,7 +132,7 @@ class WorkerBalance:
                     streams[replica.uid] = took / passed
             yield
         busiest = sorted(streams.items(), key=lambda each: each[1], reverse=True)[:MOST_STREAMS]
-        scale = min(share / max(sum(streams.values()), 1e-9), 1.0)
+        scale = min(share / max(sum(streams.values()), 1e-9), MOST_SCALE)
         self._tell(WorkerLoad(share, {uid: part * scale for uid, part in busiest}))
 
     def _tell(self, load: WorkerLoad) -> None:
