@@ -10,10 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.sim.whole.bugs import BUGS, planted
-from tests.sim.whole.world import command, run_seed
+from tests.sim.whole.world import command, plan_of, run_seed
 
 FIRST = int(os.environ.get("LAKESTREAM_SIM_FIRST", "1"))
 SEEDS = int(os.environ.get("LAKESTREAM_WHOLE_SEEDS", "20"))
@@ -51,6 +52,12 @@ def test_a_bug_of_servers_is_found(name: str) -> None:
     with planted(bug):
         found = any(run_seed(seed, plan=bug.plan(seed)).failure for seed in range(1, ENOUGH + 1))
     assert found, f"{ENOUGH} seeds did not find that a server {name.replace('_', ' ')}"
+
+
+@pytest.mark.unit
+def test_a_swarm_may_have_an_operator_alone() -> None:
+    plan = msgspec.structs.replace(plan_of(1, 2), work=("operator",), faults=("heal",), nodes=3, lake=False)
+    assert run_seed(1, plan=plan).failure == ""
 
 
 @pytest.mark.unit

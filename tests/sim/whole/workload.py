@@ -400,7 +400,7 @@ class Workload:
         while not self.over:
             await asyncio.sleep(random.uniform(0.5, 5))
             try:
-                if random.random() < 0.3:
+                if random.random() < 0.3 or not self.streams:
                     await client.api("META.LEADER.STEPDOWN", {})
                 else:
                     await client.api(f"STREAM.LEADER.STEPDOWN.{random.choice(sorted(self.streams))}", {})

@@ -328,6 +328,9 @@ def run_seed(
     except Violation as error:
         failure = str(error)
         world.say(failure)
+    except Exception as error:  # of the simulation: it fails the seed, not all that come after
+        failure = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        world.say(failure)
     outcome = Outcome(
         seed,
         failure,
