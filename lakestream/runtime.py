@@ -67,6 +67,7 @@ class Phases:
         self._loop, self._log = loop, log
         self._reading: list[Callable[[], None]] = []
         self._closing: list[Callable[[], None]] = []
+        self._closed: list[Callable[[], None]] = []
         self._delivering: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
         self._next: list[Callable[[], None]] = []
@@ -88,6 +89,12 @@ class Phases:
         """Call at the end of this turn; of the next one, if this one ends already."""
         self._closing.append(callback)
         self._ask()
+
+    def call_closed(self, callback: Callable[[], None]) -> bool:
+        """Call when all batches of this turn are closed, before output is written; return False if it does not end."""
+        if self._ending:
+            self._closed.append(callback)
+        return self._ending
 
     def call_with_output(self, callback: Callable[[], None]) -> None:
         """Call before output is written, in this turn also while its batches are closed."""
@@ -140,6 +147,9 @@ class Phases:
             if at < len(closing) and self.steady() > late:
                 self._closing[:0] = closing[at:]  # others are served first
                 break
+        while self._closed:
+            closed, self._closed = self._closed, []
+            self._call(closed)
         self._put_out()
         self._ending = False
         if self._closing or self._writing or self._delivering:  # the last two: noted by the last writes themselves
@@ -264,6 +274,9 @@ class Lane(Io):
     ) -> None:
         self._io.submit_in(self, work, done, brief)
 
+    def call_gathered(self, call: Callable[[], None]) -> bool:
+        return self._io.call_gathered(call)
+
     def took(self, ended_ns: int, took_ns: int) -> None:
         """Note how long a piece of work took."""
         if took_ns > SLOW_NS:
@@ -371,6 +384,7 @@ class ThreadIo(Io):
     ) -> None:
         self._loop = loop
         self._call_last = loop.call_soon if phases is None else phases.call_last
+        self._phases = phases
         tell: Callable[..., object] = loop.call_soon_threadsafe
         self._tell = tell if phases is None else partial(tell, phases.run)
         self._threads = _Threads(self._tell, threads, "lakestream-io", threads)
@@ -379,6 +393,9 @@ class ThreadIo(Io):
         self._later = False  # a piece of brief work waits for its turn of the loop
         self._done = False  # a piece of brief work was done in this turn
         self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
+
+    def call_gathered(self, call: Callable[[], None]) -> bool:
+        return self._phases is not None and self._phases.call_closed(call)
 
     def lane(self, background: bool = False) -> Io:
         made = Lane(self)

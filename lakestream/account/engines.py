@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MARK_NS = 1_000_000_000
 """Pause between two rounds that update the synced marks of all logs (1 s, log/store/synced.py)."""
+CROWDED_NS = 50_000_000
+"""The same while the journal of the store fills quickly (50 ms)."""
 
 
 class Engines:
@@ -129,7 +131,7 @@ class Engines:
                         f"stream {name}: its synced mark cannot be written: {wrong}; until it can, damage at the end "
                         "of its log may not be noticed at a start"
                     )
-            clock.call_later(MARK_NS, self._mark_all)
+            clock.call_later(MARK_NS if not stores.crowded else CROWDED_NS, self._mark_all)
 
         self._marking.submit(stores.mark, marked)
 

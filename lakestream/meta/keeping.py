@@ -207,7 +207,7 @@ class SoloKeeping(Keeping):
 
     def _resting(self, replica: Replica, ending: bool = False) -> Dormant | None:
         """Return what others see of an open stream that need not be open, None if it is at work. `ending`: the server
-        stops, which settles new logs (log/store/creations.py)."""
+        stops, which settles new logs (log/store/journal.py)."""
         stream, lake = replica.stream, self._shared.lake
         if stream is None or replica.memory or not replica.leading or not lake.rests(stream):
             return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -34,8 +35,8 @@ from lakestream.log.store.base import DIRECTORY as BASE
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
-from lakestream.log.store.creations import KEY, Birth
 from lakestream.log.store.figures import WriteFigures
+from lakestream.log.store.journal import KEY, Birth
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
@@ -98,6 +99,7 @@ class FileStores:
         self._cache = ReadCache(self.files, max_index_memory=max_index_memory // 3)
         self._options = options
         self._unmarked: set[SegmentLog] = set()
+        self._marking, self._closed = threading.Lock(), False
         self.figures = WriteFigures()
         """Counts the writes of all streams on disk."""
 
@@ -107,8 +109,11 @@ class FileStores:
         return self._cache.indexes
 
     def close(self) -> None:
-        """Release the lock on the store."""
-        self._root.close()
+        """Settle what is left, and release the lock on the store."""
+        with self._marking:
+            self._settle_logs()
+            self._closed = True
+            self._root.close()
 
     def directory(self, account: str, name: str) -> str:
         """Return the directory of a stream, whether it exists or not."""
@@ -146,7 +151,7 @@ class FileStores:
                 f"{directory} is there already: another stream's files; move them away to use this name",
                 "another stream's files are in the way; the server's log names them",
             )
-        journal = self._root.creations
+        journal = self._root.journal
         try:
             birth, segment = journal.create(directory, 1, Kind.OPERATION, creation, self._now())
             made = begin_store(
@@ -162,8 +167,10 @@ class FileStores:
             )
             return self._watched(directory, made)
         except BaseException:
-            journal.forget(directory)
-            self.files.remove_tree(directory)  # it was never used
+            try:
+                journal.forget(directory)
+            finally:
+                self.files.remove_tree(directory)  # it was never used
             raise
 
     def open(self, account: str, name: str, uid: str = "") -> Store:
@@ -193,8 +200,8 @@ class FileStores:
 
     def _watched(self, directory: str, store: SegmentStore) -> Store:
         """Return an open store whose synced mark `mark` keeps up to date."""
-        store.on_removing = lambda: self._root.creations.forget(directory)
-        store.log.unmarked = self._unmarked
+        store.on_removing = lambda: self._root.journal.forget(directory)
+        store.log.journal, store.log.unmarked = self._root.journal, self._unmarked
         if store.log.mark_due:
             self._unmarked.add(store.log)
         return store
@@ -202,42 +209,61 @@ class FileStores:
     @property
     def unmarked(self) -> bool:
         """Return True if there is work for `mark`."""
-        return bool(self._unmarked)
+        return bool(self._unmarked) or self._root.journal.due
+
+    @property
+    def crowded(self) -> bool:
+        """Return True if `mark` should be called again soon."""
+        return self._root.journal.crowded
 
     def mark(self) -> list[tuple[str, Exception]]:
-        """Update the synced marks of the logs that grew, and make the names of new ones durable.
+        """Make durable what the journal has, and empty it; update the synced marks of the logs that grew.
 
-        Return (stream, error) for those where that failed; the next call tries again. A thousand busy logs take long,
-        one after the other, but load the disk no more than one. New ones share what a sync costs.
+        Return (stream, error) for those where that failed; the next call tries again.
+        """
+        journal = self._root.journal
+        with self._marking:
+            if self._closed:
+                return []
+            with contextlib.suppress(OSError):  # it was logged
+                journal.turn()
+            failed = self._settle_logs()
+            with contextlib.suppress(OSError):  # it was logged
+                if not journal.release():
+                    failed = self._settle_logs()  # some were written to while the files took turns
+                    journal.release()
+        return failed
+
+    def _settle_logs(self) -> list[tuple[str, Exception]]:
+        """Make all logs that grew durable, and note it in their marks. Return errors as `mark` does.
+
+        A thousand busy logs take long, one after the other, but load the disk no more than one. New ones share what a
+        sync costs.
         """
         failed, settling = list[tuple[str, Exception]](), list[tuple[SegmentLog, Birth]]()
 
-        def mark(log: SegmentLog) -> None:
+        def settle(log: SegmentLog) -> None:
             self._unmarked.discard(log)
             try:
-                birth = log.begin_settling()
+                birth = log.catch_up()
                 if birth is not None:
                     settling.append((log, birth))
-                elif log.birth is not None:
-                    return  # closed: the end settles it, and what is new needs no mark
-                log.mark()
+                if log.failed is None:
+                    log.mark()
             except OSError as error:
                 self._unmarked.add(log)
                 failed.append((_stream_of(log), error))
             except LogError:
                 pass  # the stream's next write fails, and says so
 
-        logs = list(self._unmarked)
-        new = {log for log in logs if log.birth is not None}
-        at_once(mark, new)
-        for log in logs:
-            if log not in new:
-                mark(log)
+        logs = sorted(self._unmarked, key=_stream_of)
+        at_once(settle, [log for log in logs if log.birth is not None])
+        for log in [log for log in logs if log.birth is None]:
+            settle(log)
         try:
-            self._root.creations.settle_all(birth for _, birth in settling)
+            self._root.journal.settle_all(birth for _, birth in settling)
             for log, _ in settling:
                 log.settled()
-            self._root.creations.tidy()
         except OSError as error:
             self._unmarked.update(log for log, _ in settling)
             failed += [(_stream_of(log), error) for log, _ in settling]
@@ -310,7 +336,7 @@ class FileStores:
         opens a partly removed stream; return what has the files now, "" when there are none.
         """
         directory = self.directory(account, name)
-        self._root.creations.forget(directory)
+        self._root.journal.forget(directory)
         self.files.remove_tree(directory + INCOMING)
         if note:
             return root.leave(self.files, directory, note)
@@ -319,7 +345,7 @@ class FileStores:
     def give(self, account: str, name: str, store: str) -> None:
         """Move the files of a stream that was closed, and is not new, to the store of another worker. Raise OSError."""
         here = self.directory(account, name)
-        self._root.creations.forget(here)
+        self._root.journal.forget(here)
         # Plain files: those of an encrypted store would leave a copy of the stream's key beside its new directory.
         root.move(Files(), here, os.path.join(store, os.path.relpath(here, self.root)))
         self.files.remove_tree(here)  # which is gone: nothing stays cached of it

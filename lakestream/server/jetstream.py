@@ -27,7 +27,7 @@ from lakestream.extras import ExtraMissing
 from lakestream.lake.flush import LAST
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
-from lakestream.log.store.creations import KEY
+from lakestream.log.store.journal import KEY
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.logging import Logger
 from lakestream.meta.meta import MetaUnusable

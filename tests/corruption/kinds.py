@@ -44,7 +44,7 @@ DAMAGED = {
 
 LEFT_OUT = {
     r"jetstream/LOCK": "empty; only its lock matters",
-    r"jetstream/created\.journal": "lasts for a second; damaged in tests/unit/log/store/test_creations.py",
+    r"jetstream/created\.journal(\.2)?": "records last a second; damaged in tests/unit/log/store/test_journal.py",
     r"jetstream/_meta_\.dormant": "lasts from a stop to the next start; damaged in tests/unit/meta/test_dormant.py",
     rf"(jetstream/)?(_meta_/|[^/]+/streams/[^/]+/)?sealing\.key|{_STAGED}/[0-9a-f]{{32}}\.key": "keys of encrypted "
     "stores; damaged in tests/unit/log/sealing/test_sealed_files.py",

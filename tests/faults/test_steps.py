@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.log.format.files import Files
-from tests.faults import group_steps, meta_steps, replica_steps
+from tests.faults import group_steps, journal_steps, meta_steps, replica_steps
 from tests.faults.files import Fault
 from tests.faults.store_steps import STEPS, Case, cases, check
 
@@ -57,6 +57,17 @@ def test_some_operations_of_a_members_steps_fail() -> None:
 def test_some_operations_of_a_meta_members_steps_fail() -> None:
     every = [case for step in meta_steps.STEPS for case in meta_steps.cases(step)]
     assert not problems_of(every[::FEW], meta_steps.check)
+
+
+def test_some_operations_of_the_journals_steps_fail() -> None:
+    every = [case for step in journal_steps.STEPS for case in journal_steps.cases(step)]
+    assert not problems_of(every[::SAMPLE], journal_steps.check)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("step", journal_steps.STEPS)
+def test_every_operation_of_a_journals_step_fails_once(step: str) -> None:
+    assert not problems_of(list(journal_steps.cases(step)), journal_steps.check)
 
 
 def test_some_operations_of_a_replicas_steps_fail() -> None:

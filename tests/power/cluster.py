@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.store.creations import KEY as STREAM_KEY
+from lakestream.log.store.journal import KEY as STREAM_KEY
 from lakestream.log.store.root import GONE, INCOMING
 from lakestream.raft.group.hard_state import NAME as HARD_STATE
 from lakestream.raft.group.hard_state import SLOT, PersistentState, decode_slot

@@ -108,6 +108,12 @@ class Client:
 
     def burst(self, count: int = WINDOW) -> None:
         """Publish `count` messages, then await all acks."""
+        frames, waiting = self.ask(count)
+        self.wire.send(frames)
+        self.await_acks(waiting)
+
+    def ask(self, count: int) -> tuple[bytes, dict[str, Message]]:
+        """Return publishes of `count` messages, and the messages by the subject of their ack."""
         waiting: dict[str, Message] = {}
         frames = []
         first = max(self.stream.messages, default=0) + 1
@@ -117,12 +123,15 @@ class Client:
             subject = f"{'$KV.conf' if name == 'KV_conf' else name}.{self.random.randrange(SUBJECTS[name])}"
             size = self.random.choice((0, 20, 200, 200, 2000, 9000 if name == "ORDERS" else 500))
             message = Message(seq, subject, size, time.monotonic_ns())
-            reply = f"{self.wire.inbox}.s{seq}"
+            reply = f"{self.wire.inbox}.{name}-{seq}"
             waiting[reply] = message
             frames.append(pub(subject, message.payload(), reply, {"N": str(seq)} if seq % 3 == 0 else None))
             self._overwrites(message)
             self.stream.messages[seq] = message
-        self.wire.send(b"".join(frames))
+        return b"".join(frames), waiting
+
+    def await_acks(self, waiting: dict[str, Message]) -> None:
+        """Await the acks of messages."""
         while waiting:
             frame = self.wire.next(lambda frame: frame.subject in waiting)
             message = waiting.pop(frame.subject)
@@ -305,7 +314,13 @@ class Life:
         alive = [name for name, each in self.streams.items() if each.created_ns < NEVER == each.deleting_ns]
         client = self._client(wire, self.random.choice([name for name in alive if name != "MIRROR"]))
         action = self.random.random()
-        if action < 0.7 or client.stream.name == "LIMITED":  # messages deleted there make room for publishes
+        if action < 0.3:  # streams that are written to at once share a sync
+            clients = [self._client(wire, name) for name in alive if name != "MIRROR"]
+            asked = [client.ask(self.random.choice((1, WINDOW))) for client in clients]
+            wire.send(b"".join(frames for frames, _ in asked))
+            for each, (_, waiting) in zip(clients, asked, strict=True):
+                each.await_acks(waiting)
+        elif action < 0.7 or client.stream.name == "LIMITED":  # messages deleted there make room for publishes
             client.burst()
         elif action < 0.85:
             client.delete(3)

@@ -22,7 +22,7 @@ from tests.servers import Kind, Server
 from tests.stored import accounts, cluster, encrypted, lake, standalone, typed
 from tests.stored.facts import asked
 from tests.stored.recordings import archive, pack
-from tests.wire import Wire
+from tests.wire import Wire, pub
 
 PROGRESS_S = 1.0
 """Maximum delay between a delivery and its log entry."""
@@ -107,6 +107,30 @@ def record_created(root: Path, written: bool = False) -> dict[str, Any]:
         os.truncate(next((streams / names[2] / "log").iterdir()), 0)
         (root / "store" / "lake.id").unlink()  # it names the root
         return {"streams": names}
+
+
+def record_together(root: Path) -> dict[str, Any]:
+    """Write a store whose newest messages, of several streams at once, are in the journal alone, as after a power
+    loss."""
+    with running(root, "") as server, Wire(server.address, timeout=30) as wire:
+        names = [f"T{at}" for at in range(4)]
+        for name in names:
+            asked(wire, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+            wire.request(f"{name}.x", b"first")
+        streams = root / "store" / "jetstream" / "$G" / "streams"
+        segments = [next((streams / name / "log").iterdir()) for name in names]
+        while not all((streams / name / "synced").exists() for name in names):
+            time.sleep(0.1)  # all is settled then
+        settled = [len(segment.read_bytes().rstrip(b"\0")) for segment in segments]
+        wire.send(b"".join(pub(f"{name}.x", b"together %d" % number) for number in range(50) for name in names))
+        wire.ping()
+        while any(asked(wire, f"STREAM.INFO.{name}")["state"]["messages"] < 51 for name in names):
+            time.sleep(0.01)
+        server.kill()
+        for segment, length in zip(segments, settled, strict=True):
+            os.truncate(segment, length)
+        (root / "store" / "lake.id").unlink()  # it names the root
+        return {"streams": names, "messages": 51}
 
 
 def record_accounts(root: Path) -> dict[str, Any]:
@@ -195,6 +219,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-killed": functools.partial(record_standalone, stopped=False),
     "standalone-created": record_created,
     "standalone-created-written": functools.partial(record_created, written=True),
+    "standalone-together": record_together,
     "standalone-ids": record_ids,
     "sealed": record_sealed,
     "accounts": record_accounts,

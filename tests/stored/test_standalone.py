@@ -76,6 +76,18 @@ def test_streams_that_only_the_journal_of_new_ones_has_are_there(
     assert not (root / "store" / "jetstream" / "created.journal").exists()
 
 
+def test_messages_that_only_the_journal_has_are_there(start_server: StartServer, tmp_path: Path) -> None:
+    root, recorded = unpack("standalone-together", tmp_path / "recorded")
+    server = start_server(of=Kind.OURS, store=root / "store")
+    with Wire(server.address, timeout=SOON_S) as wire:
+        for name in recorded["streams"]:
+            assert last(wire, name) == recorded["messages"]
+            assert b'"seq":%d' % (recorded["messages"] + 1) in wire.request(f"{name}.x", b"1").data
+    server.stop()
+    assert not list((root / "store" / "jetstream").glob("created.journal*"))
+    assert (root / "store" / "jetstream" / "VERSION").read_text() == "1\n"
+
+
 def test_message_ids_in_blocks_of_a_checkpoint_and_behind_it_are_known(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -264,6 +264,25 @@ async def test_deliveries_leave_with_the_acks_of_their_messages() -> None:
     assert await turns_order(begin) == ["deliveries", "acks", "batch", "its deliveries", "its acks", "next"]
 
 
+async def test_what_batches_have_gathered_is_written_when_all_are_closed_and_before_output() -> None:
+    def begin(phases: Phases, seen: list[str]) -> None:
+        def close(name: str) -> None:
+            seen.append(name)
+            assert phases.call_closed(gathered)
+
+        def gathered() -> None:
+            seen.append("gathered")
+            phases.call_with_output(lambda: seen.append("deliveries"))
+            phases.call_last(lambda: seen.append("acks"))
+
+        assert not phases.call_closed(gathered), "no turn ends"
+        for name in ("batch", "another"):
+            phases.call_soon(functools.partial(close, name))
+
+    together = ["batch", "another", "gathered", "gathered", "deliveries", "deliveries", "acks", "acks", "next"]
+    assert await turns_order(begin) == together
+
+
 async def test_what_was_read_together_is_handled_before_batches_are_closed() -> None:
     def begin(phases: Phases, seen: list[str]) -> None:
         def handle() -> None:

@@ -20,7 +20,7 @@ from lakestream.log.sealing.content import HEADER_SIZE, MAGIC, Unsealed, key_of
 from lakestream.log.sealing.files import SealedFiles, key_file
 from lakestream.log.sealing.keys import SUFFIX, VARIABLE, Keyring, from_environment
 from lakestream.log.sealing.stores import opened_store
-from lakestream.log.store.creations import KEY
+from lakestream.log.store.journal import KEY
 
 
 def reader(local: str, path: str = "") -> Files:

@@ -86,6 +86,9 @@ class Brief(IntEnum):
 class Io(Protocol):
     """Threads for work that would block the event loop."""
 
+    slow: bool = False
+    """True while the user's work takes long."""
+
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
@@ -95,6 +98,10 @@ class Io(Protocol):
         """Return threads for the work of one user, for example the log of a stream: while that is slow, it does not
         keep others waiting. `background`: treat it as slow from the beginning."""
         return self
+
+    def call_gathered(self, call: Callable[[], None]) -> bool:
+        """Call, in the event loop, once all users have submitted their work of a turn that ends; False if none does."""
+        return False
 
 
 class InlineIo(Io):

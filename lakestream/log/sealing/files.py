@@ -21,7 +21,7 @@ from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.sealing.content import HEADER_SIZE, Content, Unsealed, is_plain, key_of
 from lakestream.log.sealing.keys import SUFFIX, Keyring, ScopeKey, id_in
-from lakestream.log.store.creations import KEY
+from lakestream.log.store.journal import KEY
 
 PLAIN = frozenset({"VERSION", "LOCK", KEY, "VERSION.tmp", KEY + ".tmp", "audit.seed"})
 """Names of files that are not sealed: they have nothing that a client sent. The seed of an audit trail is read by a

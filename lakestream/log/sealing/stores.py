@@ -15,7 +15,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.sealing.content import MAGIC
 from lakestream.log.sealing.files import PLAIN, SealedFiles
 from lakestream.log.sealing.keys import SUFFIX, VARIABLE, WHOLE, Keyring
-from lakestream.log.store.creations import KEY
+from lakestream.log.store.journal import KEY
 from lakestream.log.store.root import Tell, require_own
 
 

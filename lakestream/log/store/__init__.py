@@ -6,6 +6,7 @@ In reading order:
 
 - `log.py`: The interfaces between a store and what holds its entries and its messages.
 - `segment_log.py`: Writing the log: append, sync, seal, truncate.
+- `journal.py`: The journal of a store: small writes of several logs, and new logs, durable with one sync.
 - `synced.py`: The synced mark of a log: the entry through which it is known to be on stable storage.
 - `recovery.py`: Recovery of a log after the end of a process, whatever its cause.
 - `cache.py`: Read cache: open descriptors and loaded tables.
@@ -21,6 +22,5 @@ In reading order:
 - `repair.py`: Repair of damaged logs from what other members have.
 - `export.py`: Files of a store as of its applied entry, while the store continues.
 - `root.py`: The store directory of a server and the stream directories in it.
-- `creations.py`: The journal of a store's new streams.
 - `figures.py`: Figures of a server's log writes, for monitoring.
 """

@@ -22,8 +22,8 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, ForeignStore, StoreLocked, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
-from lakestream.log.store.creations import KEY, CreationJournal
-from lakestream.log.store.creations import NAME as JOURNAL
+from lakestream.log.store.journal import KEY, Journal
+from lakestream.log.store.journal import NAME as JOURNAL
 
 RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
 """Other names beside the directories of accounts."""
@@ -52,6 +52,9 @@ def account_of(directory: str) -> str:
 PLAIN_VERSION, SEALED_VERSION = 1, 2
 """Versions of a plain store and of an encrypted one. Releases without encryption know the first only, and refuse the
 other."""
+JOURNALED = 2
+"""Added to the version while there is a journal that earlier releases do not read: after a kill, they refuse the store;
+a clean stop leaves none."""
 STREAMS = "streams"
 """Directory of the streams in an account's directory."""
 
@@ -80,11 +83,12 @@ class StoreRoot:
 
     def __init__(self, path: str, lock: int, files: Files) -> None:
         self.path = path
-        self.creations = CreationJournal(path, files)
+        self.journal = Journal(path, files, lambda: self._set_version(JOURNALED), lambda: self._set_version(0))
         self.notes: list[str] = []
         """Lines for the server's log about streams that `open` made anew."""
         self._lock = lock
         self._files = files
+        self._version = _check_version(os.path.join(path, "VERSION"), files)
 
     @classmethod
     def open(cls, path: str, files: Files | None = None) -> StoreRoot:
@@ -103,11 +107,13 @@ class StoreRoot:
             raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
         try:
             wanted = SEALED_VERSION if files.sealed else PLAIN_VERSION
-            if not files.exists(name) or _check_version(name, files) < wanted:
-                files.write_whole(name, [b"%d\n" % wanted])
-            _check_version(name, files)
+            version = _check_version(name, files) if files.exists(name) else 0
+            more = JOURNALED if version > SEALED_VERSION else 0
+            if version - more < wanted:
+                files.write_whole(name, [b"%d\n" % (wanted + more)])
             made = cls(path, lock, files)
             made._settle(files)
+            made._set_version(0)
         except BaseException:
             files.close(lock)
             raise
@@ -121,9 +127,16 @@ class StoreRoot:
         """
         files.sync_directory(os.path.dirname(os.path.abspath(self.path)))
         files.sync_directory(self.path)
-        self.notes = self.creations.recover(time.time_ns())
+        self.notes = self.journal.recover(time.time_ns())
         for account in self.accounts(files):
             files.sync_directory(os.path.join(self.path, account_directory(account)))
+
+    def _set_version(self, more: int) -> None:
+        """Write the version of the store, `more` than without a journal, unless it is there. Raise OSError."""
+        wanted = (self._version - PLAIN_VERSION) % JOURNALED + PLAIN_VERSION + more
+        if self._version != wanted:
+            self._files.write_whole(os.path.join(self.path, "VERSION"), [b"%d\n" % wanted])
+            self._version = wanted
 
     @classmethod
     def inspect(cls, path: str, files: Files, *, alone: bool = False) -> StoreRoot:
@@ -210,7 +223,7 @@ class StoreRoot:
         """Release the lock. Idempotent."""
         if self._lock >= 0:
             with contextlib.suppress(OSError):  # the next start does it
-                self.creations.close()
+                self.journal.close()
             self._files.close(self._lock)
             self._lock = -1
 
@@ -252,10 +265,11 @@ def _check_version(name: str, files: Files) -> int:
         raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
     except OSError as error:
         raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
-    if version > SEALED_VERSION:
+    newest = SEALED_VERSION + JOURNALED
+    if version > newest:
         raise StoreVersionError(
             f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
-            f"{SEALED_VERSION}: run the newer release, or choose another store_dir"
+            f"{newest}: run the newer release, or choose another store_dir"
         )
     if version < PLAIN_VERSION:
         raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")

@@ -45,6 +45,10 @@ methods block: the group calls them in an I/O thread, never two at a time. Recor
 #
 # Relaxed logs (`sync_always` off) write without a sync, all logs do so for volatile entries; `_write` then keeps the
 # mark of all appends since the last sync, so that the proof above still holds.
+#
+# Journaled entries (journal.py) are durable before they are written here, and here only later: `synced` says how far.
+# The proof holds for them, too: recovery writes them to their places before it looks. Nothing is journaled behind an
+# entry that is not durable anywhere (`_write`). Before a footer and a checkpoint, the segment is synced.
 
 from __future__ import annotations
 
@@ -79,8 +83,8 @@ from lakestream.log.format.segment import (
     iter_frames,
     segment_name,
 )
-from lakestream.log.store.creations import Birth
 from lakestream.log.store.figures import WriteFigures
+from lakestream.log.store.journal import Birth, Journal
 from lakestream.log.store.log import Appended, Log, SealState
 from lakestream.log.store.synced import MarkFile
 
@@ -95,6 +99,12 @@ ROOM_BYTES = 128 << 10
 """Maximum zeros behind the frames of an open segment; never more than its frames take, up to the next whole block."""
 ROOM_APPEND_BYTES = 16 << 10
 """Longer appends write no zeros: for them a disk's bandwidth matters more than the metadata."""
+JOURNALED_BYTES, JOURNALED_ENTRIES = 4 << 10, 4
+"""Bytes (4 KiB) and number (4) of the entries of a new log that the journal takes when it is written to alone, the
+creation included. A write with several messages is not taken then."""
+TOGETHER_BYTES = 64 << 10
+"""Appends of up to this many bytes (64 KiB) share a sync with those of other logs. For more, a disk's bandwidth matters
+more than the sync, and the journal would write them twice."""
 
 _BLOCK = 4096  # file systems' usual block
 
@@ -165,13 +175,16 @@ class SegmentLog:
         self._fd = files.open(segments[-1].path, write=True)
         self._length = files.size(self._fd)  # of the open segment's file: its frames, and zeros as room for more
         self._write = 0  # the first relaxed or volatile entry since the last sync; 0 = nothing waits for a sync
+        self._journaled = 0  # the newest entry that the journal has
         self.appended_bytes = 0  # by this process
         self.synced = segments[-1].newest
         """The newest entry that is on stable storage, as `Segment.newest`."""
         self.marks: MarkFile | None = None
         """Set by the store of a group of one: the file in which `synced` is noted."""
+        self.journal: Journal | None = None
+        """Set by `FileStores`: the journal of the store; None: nothing here can need it any more."""
         self.birth: Birth | None = None
-        """Set by `FileStores.create`: this log is not durable yet, its first entries are (creations.py)."""
+        """Set by `begin_store`: the names of this log are not durable yet, its first entries are (journal.py)."""
         self.grown: set[Log] = set()
         self.unmarked: set[SegmentLog] = set()
         """Set by `FileStores`: the logs of which `marks` is out of date."""
@@ -231,9 +244,65 @@ class SegmentLog:
         LogFrozen when the write or the sync fails, and ever after.
         """
         with self._lock:
-            return self._append(frames, volatile)
+            made = self._encode(frames)
+            return self._put(made, volatile, self._takes_alone(frames) and self._write_journal([(self, made)]))
 
-    def _append(self, frames: list[Frame], volatile: bool) -> list[Appended]:
+    def joins(self, size: int) -> bool:
+        """Return True if an append of `size` bytes shares a sync with those of other logs: see `append_together`."""
+        return self._can_journal and size <= TOGETHER_BYTES and not self.files.sealed
+
+    @property
+    def _can_journal(self) -> bool:
+        return self.journal is not None and self.options.sync_always and not self._write and self.failed is None
+
+    def _takes_alone(self, frames: list[Frame]) -> bool:
+        """Return True if the journal takes the next entries of this log, which is written to alone: it is new."""
+        if self.birth is None or not self._can_journal or sum(frame.count for frame in frames) > 1:
+            return False
+        size = sum(len(frame.body) + FRAME_HEADER for frame in frames)
+        return self.last_index + len(frames) <= JOURNALED_ENTRIES and self.open_segment.end + size <= JOURNALED_BYTES
+
+    @staticmethod
+    def append_together(writes: list[tuple[SegmentLog, list[Frame]]]) -> list[list[Appended] | Exception]:
+        """Append to several logs of a store with one sync; return what `append` returns or raises for each.
+
+        The journal gets all of it, durably, then each log its part. If the journal takes nothing, each syncs its file.
+        """
+        found: list[list[Appended] | Exception] = []
+        made: list[_Append | Exception] = []
+        with contextlib.ExitStack() as held:
+            for log, frames in writes:  # nobody else holds two of these locks: a log is in one append at a time
+                held.enter_context(log._lock)
+                try:
+                    made.append(log._encode(frames))
+                except (LogError, ValueError) as error:
+                    made.append(error)
+            pairs = [(log, each) for (log, _), each in zip(writes, made, strict=True)]
+            joining = [(log, each) for log, each in pairs if isinstance(each, _Append) and log._can_journal]
+            joined = {log for log, _ in joining} if joining and SegmentLog._write_journal(joining) else set()
+            for log, each in pairs:
+                try:
+                    found.append(log._put(each, False, log in joined) if isinstance(each, _Append) else each)
+                except LogError as error:
+                    found.append(error)
+        return found
+
+    @staticmethod
+    def _write_journal(writes: list[tuple[SegmentLog, _Append]]) -> bool:
+        """Make appends durable in the journal; return False if it does not take them, or may not have."""
+        first = writes[0][0]
+        assert first.journal is not None
+        began = time.perf_counter()
+        try:
+            first.journal.write([(log, each.last_index, log.open_segment, each.buffers) for log, each in writes])
+        except OSError:
+            return False
+        if first.figures is not None:
+            first.figures.sync_seconds.observe(time.perf_counter() - began)
+        return True
+
+    def _encode(self, frames: list[Frame]) -> _Append:
+        """Return what is to be written for entries. Raise ValueError, LogError."""
         self._check()
         segment = self.segments[-1]
         write = self._write or frames[0].index
@@ -257,97 +326,108 @@ class SegmentLog:
             index += 1
         if offset > 1 << 32:
             raise ValueError(f"one write of {offset - segment.end} bytes is too much for a segment")
+        return _Append(frames, write, buffers, placed, starts, terms, index - 1, offset)
+
+    def _put(self, append: _Append, volatile: bool, journaled: bool) -> list[Appended]:
+        """Write entries to the open segment, and sync it unless they are `journaled`."""
+        segment, offset, buffers = self.segments[-1], append.end, append.buffers
         length = max(self._length, offset)
         # A segment's first append writes no zeros: many streams have one message per segment.
-        if offset > self._length and segment.frame_offsets and self._small(offset - segment.end):
+        if offset > self._length and segment.frame_offsets and not journaled and self._small(offset - segment.end):
             length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
             buffers.append(WriteRoom(length - offset))
         try:
-            journaled = self._journaled(frames)
             if not journaled:
                 self._settle()
             self.files.write(self._fd, buffers, segment.end)
             self._length = length
-            if not self.options.sync_always or (volatile and not journaled):
-                self._write = write
+            if journaled:
+                self._journaled = append.last_index
+            elif not self.options.sync_always or volatile:
+                self._write = append.write
             else:
-                if not journaled:
-                    self._sync()
-                self.synced, self._write = (index - 1, segment.first_index, offset), 0
+                self._sync()
+                self.synced, self._write = (append.last_index, segment.first_index, offset), 0
         except BaseException as error:
             raise self._freeze(segment.path, error) from error
         if not segment.first_append_ns:
             segment.first_append_ns = self.now()
         if self.figures is not None:
-            self.figures.wrote(sum(frame.count for frame in frames), offset - segment.end)
+            self.figures.wrote(sum(frame.count for frame in append.frames), offset - segment.end)
         if self.marks is not None:
             self.unmarked.add(self)
         self.grown.add(self)
         self.appended_bytes += offset - segment.end
-        segment.frame_offsets.extend(starts)
-        segment.terms += terms
+        segment.frame_offsets.extend(append.starts)
+        segment.terms += append.terms
         segment.end = offset
-        segment.last_index = index - 1
-        self.last_term = frames[-1].term
-        return placed
-
-    def _journaled(self, frames: list[Frame]) -> bool:
-        """Make entries durable in the journal of new streams; return False if it does not take them."""
-        birth = self.birth
-        if birth is None or not self.options.sync_always or not birth.takes(frames):
-            return False
-        began = time.perf_counter()
-        birth.add(frames)
-        if self.figures is not None:
-            self.figures.sync_seconds.observe(time.perf_counter() - began)
-        return True
+        segment.last_index = append.last_index
+        self.last_term = append.frames[-1].term
+        return append.placed
 
     def _small(self, size: int) -> bool:
         """Return True if an append of `size` bytes is mostly the price of its sync."""
         return size <= ROOM_APPEND_BYTES and self.options.sync_always and self.files.durable
 
     def sync(self) -> None:
-        """Make durable what relaxed appends left. Raise LogFrozen."""
+        """Make durable what relaxed, volatile and journaled appends left. Raise LogFrozen."""
         with self._lock:
             self._check()
             try:
                 self._settle()
-                if self._write:
-                    self._sync()
+                self._sync_rest()
             except BaseException as error:
                 raise self._freeze(self.segments[-1].path, error) from error
-            if self._write:
-                self._write = 0
-                self.synced = self.segments[-1].newest
 
-    def begin_settling(self) -> Birth | None:
-        """Make a new log durable up to the name of its directory, which `settled` follows; None if it is already.
+    def _sync_rest(self) -> None:
+        """Sync the open segment if something in it waits for that."""
+        if self._write or self._behind:
+            self._sync()
+            self.synced, self._write = self.segments[-1].newest, 0
 
-        Raise LogFrozen.
+    @property
+    def _behind(self) -> bool:
+        """Return True if the journal has entries durably that the segment has not."""
+        return self._journaled > self.synced[0]
+
+    def has_durably(self, index: int) -> bool:
+        """Return True if the log needs no record of the journal any more of its entries through `index`."""
+        return self.journal is None or (self.synced[0] >= index and self.birth is None)
+
+    def catch_up(self) -> Birth | None:
+        """Make journaled entries durable in the segment, also of a log that was closed; return the names that are to be
+        settled then (`settled`), or None.
+
+        Appends go on meanwhile. Raise LogFrozen.
         """
         with self._lock:
-            if self.birth is None or self.failed is not None:
+            segment, birth, newest = self.segments[-1], self.birth, self.segments[-1].newest
+            if self.journal is None or (birth is None and not self._behind):
                 return None
-            self.birth.closed = True  # what is written from now on is newer than what is synced here
-            try:
-                self.files.sync(self._fd)
-                self.birth.sync_names()
-            except BaseException as error:
-                raise self._freeze(self.segments[-1].path, error) from error
-            return self.birth
+            if self.failed is not None and not isinstance(self.failed, LogClosed):
+                raise self.failed
+        try:
+            self.files.sync_file(segment.path)  # not `_fd`, which a seal closes
+            if birth is not None:
+                birth.sync_names()
+        except OSError as error:
+            raise self._freeze(segment.path, error) from error
+        with self._lock:
+            if self.segments[-1] is segment:
+                self.synced = max(self.synced, newest)
+        return birth
 
     def settle_new(self) -> None:
-        """Make a new log durable: the journal is about to forget it. One that cannot be is left as it is."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._fd >= 0:
-                self._settle()
+        """Make all durable: the directory is about to get another name. A log that cannot be is left as it is."""
+        with contextlib.suppress(LogError):
+            self.sync()
 
     def settled(self) -> None:
         """Note that the name of the directory is durable, too."""
         self.birth = None
 
     def _settle(self) -> None:
-        """Make a new log durable before anything is written that the journal of new streams does not have."""
+        """Make a new log durable before anything is written that the journal does not have."""
         birth = self.birth
         if birth is not None:
             self.files.sync(self._fd)
@@ -451,8 +531,8 @@ class SegmentLog:
         """End the file of the open segment with a footer behind its frames, durably."""
         footer = self._footer(segment, state)
         assert segment.tables is not None
-        if self._write:  # a power loss may not leave a footer behind frames that it took
-            self.files.sync(self._fd)
+        if self._write or self._behind:
+            self.files.sync(self._fd)  # a power loss may not leave a footer behind frames that it took
         pieces = encode_footer(footer, segment.tables, segment.end)
         self.files.write(self._fd, pieces, segment.end)
         segment.file_bytes = segment.end + sum(map(len, pieces))
@@ -581,8 +661,12 @@ class SegmentLog:
                 return
             fd, self._fd = self._fd, -1
             try:
-                if self._write and self.failed is None:
-                    self.files.sync(fd)
+                if (self._write or (self._behind and self.birth is None)) and self.failed is None:
+                    try:
+                        self.files.sync(fd)
+                    except OSError as error:
+                        self._freeze(self.segments[-1].path, error)
+                        raise
                     self.synced = self.segments[-1].newest
                 if self._length > self.segments[-1].end and self.failed is None:
                     with contextlib.suppress(OSError):  # the next start takes zeros that stay for room
@@ -637,6 +721,20 @@ class SegmentLog:
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )
+
+
+class _Append(msgspec.Struct, gc=False):
+    """Encoded entries: what is written, with the mark of their write; places, offsets and new terms of the frames; the
+    newest entry, and where it ends."""
+
+    frames: list[Frame]
+    write: int
+    buffers: list[bytes]
+    placed: list[Appended]
+    starts: list[int]
+    terms: list[tuple[int, int]]
+    last_index: int
+    end: int
 
 
 def _stateless() -> SealState:

@@ -32,9 +32,9 @@ from lakestream.log.store.base import Base, check_base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, StoredState, StoreState, recover_checkpoint, write_checkpoint
-from lakestream.log.store.creations import Birth
 from lakestream.log.store.export import StoreExport, StorePin
 from lakestream.log.store.figures import WriteFigures
+from lakestream.log.store.journal import Birth
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.pruning import needed_rows
@@ -146,7 +146,7 @@ def begin_store(
     cache: ReadCache,
     figures: WriteFigures | None,
 ) -> SegmentStore:
-    """Return the store of a log that the journal of new streams has just made. Block; see `open_store`.
+    """Return the store of a log that the journal has just made. Block; see `open_store`.
 
     The caller applies its only entry; the store counts it as applied. Raise OSError.
     """
@@ -663,9 +663,11 @@ class SegmentStore(Store):
                 return ""
             if self.log.birth is None:
                 self.on_removing()
-                return discard(self.log.files, self.directory)
-            gone = discard(self.log.files, self.directory)
-            self.on_removing()  # until then the journal makes it whole again
+                gone = discard(self.log.files, self.directory)
+            else:
+                gone = discard(self.log.files, self.directory)
+                self.on_removing()  # until then the journal makes it whole again
+            self.log.journal = None
             return gone
 
     def leave(self, note: bytes, seal: bool) -> str:
@@ -678,7 +680,9 @@ class SegmentStore(Store):
             if not self._shut():
                 return ""
             self.on_removing()
-            return leave(self.log.files, self.directory, note)
+            gone = leave(self.log.files, self.directory, note)
+            self.log.journal = None
+            return gone
 
     def _last_seal(self) -> SealState | None:
         return self.sealing_state() if self.log.open_segment.count or self.removals().any else None

@@ -139,6 +139,8 @@ class Shredder:
         with self._lock():
             for segment, places in segments:
                 blank_segment(self._log.files, segment, places)
+            if self._log.journal is not None:
+                self._log.journal.outdate()
 
 
 def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, int]]) -> bool:

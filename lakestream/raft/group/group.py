@@ -409,8 +409,12 @@ def brief(entries: Sequence[Frame] | Sequence[Proposal]) -> bool:
     """
     if len(entries) != 1 or entries[0].count > BRIEF_MSGS:
         return False
-    body = entries[0].body
-    return (len(body) if isinstance(body, bytes) else sum(map(len, body))) <= BRIEF_BYTES
+    return size_of(entries) <= BRIEF_BYTES
+
+
+def size_of(entries: Sequence[Frame] | Sequence[Proposal]) -> int:
+    """Return the bytes of the bodies of entries."""
+    return sum([len(each.body) if isinstance(each.body, bytes) else sum(map(len, each.body)) for each in entries])
 
 
 def frames_of(proposals: Sequence[Proposal], first: int, term: int) -> list[Frame]:

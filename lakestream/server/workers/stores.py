@@ -19,7 +19,7 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
-from lakestream.log.store.creations import KEY
+from lakestream.log.store.journal import KEY
 from lakestream.log.store.root import DORMANT, GONE, INCOMING, RESERVED, STREAMS, StoreRoot, move
 from lakestream.server.workers.worker import WORKERS, worker_store
 

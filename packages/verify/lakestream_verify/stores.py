@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -76,6 +77,8 @@ class StoreCheck:
     ) -> None:
         self.files = files = store_files(root)
         self.root = StoreRoot.inspect(root, files, alone=alone)
+        if alone:  # as a start does: what is repaired is what a start finds
+            self.root.journal.recover(time.time_ns())
         self._wanted, self._lake, self._every_row = wanted, lake, every_row
         self._left: list[tuple[str, str, str]] = []
         self.streams = self.bytes = 0
@@ -117,7 +120,9 @@ class StoreCheck:
         for account, name in streams:
             self.streams += 1
             directory = self.root.stream_directory(account, name)
-            check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)
+            check = StreamCheck(
+                self.files, directory, account, name, done, self._lake, self._every_row, redo=self.root.journal.redo
+            )
             yield from check.findings()
         for account, name, directory in self._left:
             check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)

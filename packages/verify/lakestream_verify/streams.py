@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -65,6 +65,7 @@ class StreamCheck:
         lake: root of the lake to compare with; "" without.
         every_row: see `LakeCheck`.
         as_of: the files are those of a running server.
+        redo: brings a directory, in other files, to what the journal of its store says; as a start does first.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class StreamCheck:
         lake: str = "",
         every_row: bool = False,
         as_of: FilesInUse | None = None,
+        redo: Callable[[str, Files], object] = lambda directory, files: None,
     ) -> None:
+        self._redo = redo
         self._files, self._directory, self._step = files, directory, step
         self._account, self._name = account, name
         self._lake, self._every_row = lake, every_row
@@ -128,6 +131,7 @@ class StreamCheck:
         broken: Exception | None = None
         recovered: RecoveredStream | None = None
         try:
+            self._redo(self._directory, overlay)
             recovered = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             broken = error
@@ -252,6 +256,7 @@ class StreamCheck:
         overlay = self._files.over(Overlay(scratch))
         overlay.remove(path)
         try:
+            self._redo(self._directory, overlay)
             again = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             yield of_error(FindingKind.REPLAY, self._directory, error)

@@ -19,7 +19,7 @@ from lakestream.log.sealing.content import CHUNK_BYTES, FILL, HEADER_SIZE, MAGIC
 from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import COPY, Keyring, WrongKey
 from lakestream.log.sealing.stores import SealedStore, rotate, sealed_store
-from lakestream.log.store.creations import KEY, CreationJournal
+from lakestream.log.store.journal import KEY, Journal
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream_verify.log.overlay import Overlay
@@ -416,11 +416,11 @@ def test_a_new_log_is_made_anew_without_its_key_and_kept_with_a_damaged_one(tmp_
     """Entries that the journal does not have may follow in a log whose key was durable."""
     files, root = store(tmp_path), tmp_path / "store"
     stream = root / "A" / "streams" / "S"
-    CreationJournal(str(root), files).create(str(stream), 1, 2, b"creation", 0)
+    Journal(str(root), files).create(str(stream), 1, 2, b"creation", 0)
     log = (stream / "log" / "00000000000000000001.seg").read_bytes() if damage else b""
     (stream / KEY).write_bytes(damage)
     again = reopened(files)
-    notes = CreationJournal(str(root), again).recover(0)
+    notes = Journal(str(root), again).recover(0)
     (segment,) = (stream / "log").iterdir()
     if damage:
         assert (notes, segment.read_bytes()) == ([], log)

@@ -445,7 +445,7 @@ def test_an_encrypted_store_has_a_version_that_releases_without_encryption_refus
 
 def test_a_newer_store_is_refused_with_what_to_do(tmp_path: Path) -> None:
     StoreRoot.open(str(tmp_path)).close()
-    (tmp_path / "VERSION").write_text("3\n")
+    (tmp_path / "VERSION").write_text("5\n")
     with pytest.raises(StoreVersionError, match="run the newer release"):
         StoreRoot.open(str(tmp_path))
     (tmp_path / "VERSION").write_text("what\n")

@@ -17,16 +17,15 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import segment_name
 from lakestream.log.sealing.files import SealedFiles
 from lakestream.log.sealing.keys import Keyring
-from lakestream.log.store.creations import (
+from lakestream.log.store.journal import KEY, MAX_BYTES, NAME, Journal
+from lakestream.log.store.root import StoreRoot
+from lakestream.log.store.segment_log import (
     JOURNALED_BYTES,
     JOURNALED_ENTRIES,
-    KEY,
-    NAME,
-    REWRITE_BYTES,
-    CreationJournal,
+    TOGETHER_BYTES,
+    LogOptions,
+    SegmentLog,
 )
-from lakestream.log.store.root import StoreRoot
-from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import SegmentStore
 from lakestream.meta.stores import FileStores
 
@@ -121,7 +120,7 @@ def test_a_new_stream_is_one_sync(store: Store) -> None:
 
 def test_streams_that_are_created_meanwhile_share_a_sync(store: Store) -> None:
     waiting, going_on = threading.Event(), threading.Event()
-    journal = store.stores._root.creations
+    journal = store.stores._root.journal
 
     def before(path: str) -> None:
         if not waiting.is_set():
@@ -205,10 +204,10 @@ def test_a_log_is_durable_before_an_entry_is_written_that_the_journal_does_not_t
     assert entries(store.killed())["S"] == [b"creation of S", b"another", LARGE]
 
 
-def test_a_rewritten_journal_has_all_entries_of_new_logs(store: Store) -> None:
+def test_the_entries_of_a_new_log_may_be_in_both_files(store: Store) -> None:
     store.create("S")
     store.append("S", b"one")
-    store.stores._root.creations._drop_file()
+    store.stores._root.journal.turn()
     store.append("S", b"two")
     store.append("S", b"three")
     copy = store.killed()
@@ -227,26 +226,26 @@ def test_an_entry_that_the_journal_has_and_the_log_does_not_is_there_after_a_sta
     assert entries(copy)["S"] == [b"creation of S", b"one"]
 
 
-def test_a_failed_sync_of_the_journal_freezes_a_new_log(store: Store) -> None:
+def test_a_log_syncs_for_itself_when_the_sync_of_the_journal_fails(store: Store) -> None:
     store.create("S")
+    store.files.taken()
     store.files.fail_on = NAME
-    with pytest.raises(LogFrozen):
-        store.append("S")
+    store.append("S")
+    assert store.files.taken() == [SEGMENT, "log", "S", "streams", SEGMENT]
     store.files.fail_on = ""
-    with pytest.raises(LogFrozen):
-        store.append("S")
-    store.create("T")  # rewrites the journal
+    store.create("T")  # in the other file
     copy = store.killed()
-    _lose_all(copy / "jetstream" / "A" / "streams" / "S")
-    assert entries(copy)["S"] == [b"creation of S"]
+    _lose_all(copy / "jetstream" / "A" / "streams" / "T")
+    assert entries(copy)["S"] == [b"creation of S", b"another"]
+    assert entries(copy)["T"] == [b"creation of T"]
 
 
 def test_a_round_settles_new_streams_and_empties_the_journal(store: Store) -> None:
     for name in ("S", "T"):
         store.create(name)
-    assert len(store.stores._root.creations._recorded) == 3
+    assert store.stores._root.journal.due
     assert store.stores.mark() == []
-    assert not store.stores._root.creations._recorded
+    assert not store.stores._root.journal.due
     store.files.taken()
     assert not store.stores.unmarked
     store.append("S")
@@ -265,8 +264,7 @@ def test_many_new_streams_are_synced_at_the_same_time(store: Store, stopped: boo
     if stopped:
         for one in store.opened.values():
             one.close()
-        assert store.stores.mark() == []
-        assert store.files.taken() == [], "no mark is written of a new log that is closed"
+        assert store.files.taken() == []
         store.stores.close()
     else:
         assert store.stores.mark() == []
@@ -281,7 +279,7 @@ def test_of_many_new_streams_one_that_cannot_be_synced_stays_in_the_journal(stor
     store.files.fail_on = "/S3/log"
     assert store.stores.mark() == [], "the next write to the stream says it"
     assert store.opened["S3"].log.failed is not None
-    assert list(store.stores._root.creations._unsettled) == ["A/streams/S3"]
+    assert list(store.stores._root.journal._unsettled) == ["A/streams/S3"]
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -315,15 +313,16 @@ def test_a_deletion_is_noted_before_the_directory_of_messages_goes_and_after_tha
 
 
 def test_a_round_that_began_before_a_deletion_leaves_the_record_of_the_next_stream(tmp_path: Path) -> None:
-    journal, directory = CreationJournal(str(tmp_path), UnsyncedFiles()), tmp_path / "S"
+    journal, directory = Journal(str(tmp_path), UnsyncedFiles()), tmp_path / "S"
     birth, _ = journal.create(str(directory), 1, Kind.OPERATION, b"first", 1)
     shutil.rmtree(directory)
     journal.forget(str(directory))
     journal.create(str(directory), 1, Kind.OPERATION, b"second", 1)
     journal.settle_all([birth])
-    journal.tidy()
+    journal.turn()
+    assert not journal.release()
     shutil.rmtree(directory)
-    [note] = CreationJournal(str(tmp_path), UnsyncedFiles()).recover(1)
+    [note] = Journal(str(tmp_path), UnsyncedFiles()).recover(1)
     assert "was made anew" in note
     assert b"second" in (directory / "log" / SEGMENT).read_bytes()
 
@@ -336,8 +335,8 @@ def test_a_failed_sync_of_the_journal_refuses_the_stream_and_no_later_one(store:
     assert not store.directory("S").exists()
     store.create("T")
     store.append("T")
+    store.stores.mark()
     copy = store.killed()
-    _lose_all(copy / "jetstream" / "A" / "streams" / "FIRST")
     assert entries(copy) == {"FIRST": [b"creation of FIRST"], "T": [b"creation of T", b"another"]}
 
 
@@ -376,22 +375,229 @@ def test_what_was_durable_once_is_never_made_anew(store: Store) -> None:
     copy = store.killed()
     segment = next((copy / "jetstream" / "A" / "streams" / "S" / "log").iterdir())
     content = bytearray(segment.read_bytes())
-    content[64 + 60] ^= 1
+    content[-1] ^= 1
     segment.write_bytes(content)
     root = StoreRoot.open(str(copy / "jetstream"))
     root.close()
     assert segment.read_bytes() == bytes(content)
 
 
-def test_the_journal_stays_short_and_goes_with_a_clean_stop(tmp_path: Path) -> None:
-    journal = CreationJournal(str(tmp_path), UnsyncedFiles())
-    body = bytes(REWRITE_BYTES // 4)
-    births = [journal.create(str(tmp_path / f"S{at}"), 1, Kind.OPERATION, body, 1)[0] for at in range(6)]
-    journal.settle_all(births[:5])
-    journal.tidy()
-    assert (tmp_path / NAME).stat().st_size < REWRITE_BYTES
-    journal.close()
-    assert not (tmp_path / NAME).exists()
+def test_the_journal_goes_with_a_clean_stop_and_the_version_says_while_it_is_there(store: Store) -> None:
+    root = store.path / "jetstream"
+    store.stores.mark()
+    store.create("S")
+    assert [(root / (NAME + suffix)).exists() for suffix in ("", ".2")] == [True, True]
+    assert (root / "VERSION").read_text() == "3\n"
+    killed = store.killed()
+    for one in store.opened.values():
+        one.close()
+    store.stores.close()
+    assert sorted(path.name for path in root.iterdir()) == ["A", "LOCK", "VERSION"]
+    assert (root / "VERSION").read_text() == "1\n"
+    assert set(entries(killed)) == {"FIRST", "S"}
+    assert (killed / "jetstream" / "VERSION").read_text() == "1\n"
+
+
+# ---------------------------------------------------------------------- writes of several logs
+def together(store: Store, **bodies: bytes) -> list[list[str] | Exception]:
+    """Append an entry to each of these logs with one sync; return what was synced then, or the error."""
+    writes = []
+    for name, body in bodies.items():
+        log = store.opened[name].log
+        assert isinstance(log, SegmentLog)
+        writes.append((log, [Frame(Kind.OPERATION, 1, log.last_index + 1, 0, body)]))
+    found = SegmentLog.append_together(writes)
+    return [each if isinstance(each, Exception) else [] for each in found]
+
+
+NAMES = ("S", "T", "U")
+
+
+@pytest.fixture
+def several(store: Store) -> Store:
+    """A store with three settled streams of one large entry."""
+    for name in NAMES:
+        store.create(name)
+        store.append(name, LARGE)
+    store.stores.mark()
+    store.files.taken()
+    return store
+
+
+def _cut_all(copy: Path, store: Store) -> None:
+    """Take from each segment what was not synced: as after a power loss."""
+    for name in NAMES:
+        path = copy / "jetstream" / "A" / "streams" / name / "log" / SEGMENT
+        with path.open("r+b") as file:
+            file.truncate(store.opened[name].log.synced[2])  # type: ignore[union-attr]
+
+
+def test_one_sync_serves_all_logs_that_are_written_to_together(several: Store) -> None:
+    assert together(several, S=b"s", T=b"t", U=b"u") == [[], [], []]
+    assert len(several.files.taken()) == 1
+    copy = several.killed()
+    _cut_all(copy, several)
+    found = entries(copy)
+    for name in NAMES:
+        assert found[name] == [b"creation of %b" % name.encode(), LARGE, name.lower().encode()]
+
+
+def test_what_was_written_together_survives_any_loss_of_unsynced_bytes(several: Store) -> None:
+    for body in (b"1", b"2"):
+        together(several, S=body, T=body, U=body)
+        several.stores._root.journal.turn()
+    copies = [several.killed() for _ in range(3)]
+    _cut_all(copies[0], several)
+    for at, name in enumerate(NAMES):
+        path = copies[1] / "jetstream" / "A" / "streams" / name / "log" / SEGMENT
+        content, synced = bytearray(path.read_bytes()), several.opened[name].log.synced[2]  # type: ignore[union-attr]
+        content[synced:] = bytes(len(content) - synced)
+        path.write_bytes(content)
+        path = copies[2] / "jetstream" / "A" / "streams" / name / "log" / SEGMENT
+        content = bytearray(path.read_bytes())
+        content[synced : synced + 10 * at + 10] = bytes(10 * at + 10)  # the later frame is whole
+        path.write_bytes(content)
+    for copy in copies:
+        for again in range(2):
+            found = entries(copy)
+            assert [found[name][2:] for name in NAMES] == [[b"1", b"2"]] * 3, again
+
+
+def test_a_round_settles_what_was_written_together_and_forgets_it(several: Store) -> None:
+    together(several, S=b"s", T=b"t")
+    assert several.stores.mark() == []
+    assert several.files.taken().count(SEGMENT) == 2
+    assert not several.stores._root.journal.due
+    copy = several.killed()
+    for suffix in ("", ".2"):
+        (copy / "jetstream" / (NAME + suffix)).unlink()
+    _cut_all(copy, several)
+    assert entries(copy)["S"][-1] == b"s"
+
+
+def test_the_synced_mark_does_not_run_ahead_of_the_segment(several: Store) -> None:
+    log = several.opened["S"].log
+    assert isinstance(log, SegmentLog)
+    before = log.synced
+    together(several, S=b"s", T=b"t")
+    assert log.synced == before
+    several.stores.mark()
+    assert log.synced == log.open_segment.newest
+
+
+@pytest.mark.parametrize("how", ["seal", "checkpoint", "close", "alone"])
+def test_the_segment_is_synced_before_whatever_relies_on_it(several: Store, how: str) -> None:
+    together(several, S=b"s", T=b"t")
+    several.files.taken()
+    store = several.opened["S"]
+    log = store.log
+    assert isinstance(log, SegmentLog)
+    if how == "seal":
+        log.seal(store.sealing_state())
+        assert several.files.taken()[:2] == [SEGMENT, SEGMENT], "the frames, then the footer"
+    elif how == "checkpoint":
+        store.applied = log.last_index
+        store.checkpoint(b"")
+        assert several.files.taken()[0] == SEGMENT
+    elif how == "close":
+        log.close()
+        assert several.files.taken()[0] == SEGMENT
+    else:
+        several.append("S", LARGE)
+        assert several.files.taken() == [SEGMENT]
+    assert log.has_durably(3)
+
+
+def test_the_records_of_a_stream_do_not_go_to_its_successor(several: Store) -> None:
+    together(several, S=b"s", T=b"t")
+    several.opened["S"].destroy()
+    assert set(entries(several.killed())) == {"FIRST", "T", "U"}
+    several.create("S")
+    several.append("S", LARGE)
+    copy = several.killed()
+    assert entries(copy)["S"] == [b"creation of S", LARGE]
+    assert entries(copy)["T"][-1] == b"t"
+
+
+def test_a_sealed_segment_is_not_written_to_by_recovery(several: Store) -> None:
+    together(several, S=b"secret", T=b"t")
+    store = several.opened["S"]
+    log = store.log
+    assert isinstance(log, SegmentLog)
+    sealed = log.seal(store.sealing_state())
+    copy = several.killed()
+    path = Path(str(sealed.path).replace(str(several.path), str(copy)))
+    content = path.read_bytes().replace(b"secret", b"------")
+    path.write_bytes(content)
+    StoreRoot.open(str(copy / "jetstream")).close()
+    assert path.read_bytes() == content
+
+
+def test_logs_sync_for_themselves_when_the_journal_fails(several: Store) -> None:
+    several.files.fail_on = NAME
+    assert together(several, S=b"s", T=b"t") == [[], []]
+    assert several.files.taken() == [SEGMENT, SEGMENT]
+    several.files.fail_on = ""
+    together(several, S=b"again", T=b"again")
+    copy = several.killed()
+    _cut_all(copy, several)
+    assert [entries(copy)[name][-2:] for name in ("S", "T")] == [[b"s", b"again"], [b"t", b"again"]]
+    for _ in range(2):  # the other file comes first
+        several.stores.mark()
+    assert not several.stores._root.journal.due
+
+
+def test_a_log_that_cannot_be_settled_keeps_its_records(several: Store) -> None:
+    together(several, S=b"s", T=b"t")
+    several.files.fail_on = "/S/log"
+    several.stores.mark()
+    several.files.fail_on = ""
+    assert isinstance(several.opened["S"].log.failed, LogFrozen)
+    for _ in range(3):
+        together(several, T=b"more", U=b"u")
+        several.stores.mark()
+    for one in several.opened.values():
+        one.abandon()
+    several.stores.close()
+    copy = several.killed()
+    _cut_all(copy, several)
+    found = entries(copy)
+    assert found["S"][-1] == b"s"
+    assert found["T"][-4:] == [b"t", b"more", b"more", b"more"]
+
+
+def test_a_full_journal_takes_nothing_until_it_is_settled(several: Store) -> None:
+    body = bytes(TOGETHER_BYTES // 2)
+    for _ in range(2 * MAX_BYTES // TOGETHER_BYTES + 5):
+        together(several, S=body, T=body)
+    assert several.files.taken()[-2:] == [SEGMENT, SEGMENT]
+    root = several.path / "jetstream"
+    assert sum((root / (NAME + suffix)).stat().st_size for suffix in ("", ".2")) < 2 * MAX_BYTES + (4 << 20)
+    several.stores.mark()
+    several.files.taken()
+    together(several, S=b"s", T=b"t")
+    assert len(several.files.taken()) == 1
+
+
+def test_a_log_with_entries_that_are_durable_nowhere_is_not_journaled(several: Store) -> None:
+    log = several.opened["S"].log
+    assert isinstance(log, SegmentLog)
+    log.append([Frame(Kind.OPERATION, 1, log.last_index + 1, 0, b"volatile")], volatile=True)
+    several.files.taken()
+    together(several, S=b"s", T=b"t")
+    assert SEGMENT in several.files.taken()
+
+
+def test_erased_bytes_do_not_stay_in_the_journal(several: Store) -> None:
+    together(several, S=b"secret", T=b"t")
+    several.stores.mark()
+    journal = several.stores._root.journal
+    journal.outdate()
+    for _ in range(2):
+        several.stores.mark()
+    root = several.path / "jetstream"
+    assert not any(b"secret" in (root / (NAME + suffix)).read_bytes() for suffix in ("", ".2"))
+    assert not journal.due
 
 
 def test_a_new_log_is_in_memory_as_the_next_process_reads_it(tmp_path: Path) -> None:
