@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -31,18 +34,25 @@ def postpone(name: str) -> None:
     module.__spec__ = spec
 
 
-class _LeftOut:
-    """A finder that has nothing to find, and lets nobody else look."""
+class _LeftOut(Loader):
+    """A finder and loader of a package that nobody can import, though others may ask whether it is installed."""
 
     def __init__(self, left: str) -> None:
         self._left = left
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == self._left:
-            raise ModuleNotFoundError(f"{name} is left out of this program", name=name)
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        if name != self._left:
+            return None
+        others = (each.find_spec(name, path, target) for each in sys.meta_path if each is not self)
+        return ModuleSpec(name, self) if any(others) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        raise ModuleNotFoundError(f"{spec.name} is left out of this program", name=spec.name)
+
+    def exec_module(self, module: ModuleType) -> None: ...
 
 
 def leave_out(name: str) -> None:
-    """Have every `import name` fail in this process as if the package were not installed."""
+    """Have every `import name` fail in this process, though `find_spec` still tells if the package is installed."""
     # Not None in sys.modules: an import in compiled modules returns it.
     sys.meta_path.insert(0, _LeftOut(name))
