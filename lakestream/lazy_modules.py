@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -34,7 +33,7 @@ def postpone(name: str) -> None:
     module.__spec__ = spec
 
 
-class _LeftOut(Loader):
+class _LeftOut:
     """A finder and loader of a package that nobody can import, though others may ask whether it is installed."""
 
     def __init__(self, left: str) -> None:
@@ -44,7 +43,8 @@ class _LeftOut(Loader):
         if name != self._left:
             return None
         others = (each.find_spec(name, path, target) for each in sys.meta_path if each is not self)
-        return ModuleSpec(name, self) if any(others) else None
+        loader: Any = self  # importlib.abc, which has its class, loads more than a start may
+        return ModuleSpec(name, loader) if any(others) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         raise ModuleNotFoundError(f"{spec.name} is left out of this program", name=spec.name)
