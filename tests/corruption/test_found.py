@@ -91,6 +91,23 @@ def test_a_damaged_page_of_a_data_file_is_refused(place: Path) -> None:
     assert refused > 30
 
 
+def test_a_damaged_page_of_a_past_version_is_refused(place: Path) -> None:
+    uid = one(place, "lake/segments/PAST/*").name
+    was = TablePast(str(place / TABLE), uid).rows([16, 17, 18, 19, 20], Point(20), 1 << 20)
+    refused = 0
+    for path in place.glob(f"{TABLE}/??/*.parquet"):
+        content = path.read_bytes()
+        for offset in range(30, 300, 30):
+            put(path, offset, content[offset] ^ 1)
+            try:
+                found = TablePast(str(place / TABLE), uid).rows([16, 17, 18, 19, 20], Point(20), 1 << 20)
+                assert found == was, (path.name, offset)
+            except DamagedFile as error:
+                refused += path.name in str(error)
+        path.write_bytes(content)
+    assert refused > 10
+
+
 def test_a_damaged_end_of_a_large_file_is_refused(tmp_path: Path) -> None:
     """No checksum of Parquet covers the end of a file."""
     table, count = tmp_path / "lake/streams/BIG", 20_001

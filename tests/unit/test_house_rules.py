@@ -150,7 +150,6 @@ def _called_in(*names: str) -> set[str]:
 def test_rows_of_tables_have_one_reader() -> None:
     """Only lake/table/scan.py opens tables with deltalake."""
     assert _called_in("DeltaTable", "QueryBuilder") == {"lakestream/lake/table/scan.py"}
-    assert _called_in(".file_uris", ".update_incremental") == {"lakestream/lake/table/scan.py"}
     assert _called_in("given_back", "Payloads") == {"lakestream/lake/table/scan.py"}, "payloads of typed columns"
 
 

@@ -1,8 +1,8 @@
 """Base of a stream that begins as a clone, from its table's rows.
 
 Belongs here: reading subject, size and time of all messages of one version of a table, and writing them as the base of
-the stream's store (log/store/base.py). No payload leaves the query engine, and no message becomes an object of its own:
-columns are converted to columns, a range of sequences at a time. Blocks for seconds; runs in a thread.
+the stream's store (log/store/base.py). No message becomes an object of its own: columns are converted to columns, a
+range of sequences at a time. Blocks for seconds; runs in a thread.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.table.scan import Scan
-from lakestream.lake.table.schema import HEADER_LINE, REMOVED_COLUMN
+from lakestream.lake.errors import HistoryUnavailable, VersionGone
+from lakestream.lake.read.history.index import TableIndex
+from lakestream.lake.read.history.scan import Extent, TableScan
+from lakestream.lake.storage.lake import open_storage
+from lakestream.lake.table.row_groups import Footers
+from lakestream.lake.table.schema import HEADER_LINE
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.base import BaseOrigin, BaseWriter
 
-PART_ROWS = 1 << 22
-"""Approximate number of rows that are sorted at a time: 24 bytes each."""
 OUTLINE_ROWS = 1 << 19
-"""Rows of one outline: 16 bytes each in memory while it is asked, and every file has to be synced."""
+"""Most rows of one outline: 16 bytes each in memory while it is asked, and every file has to be synced."""
 HEADER_ENDS = len(HEADER_LINE) + 2
 """Bytes of a header block without any line of its own."""
 HEADER_FIELD = 4
 """Additional bytes of a record with a header block, for its length (log/format/record.py)."""
 LINE_ENDS = 4
 """Bytes of a header line besides name and value: a colon and a blank, CR and LF."""
-
-_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "data", "headers", "header_block")
 
 
 def build(
@@ -52,42 +52,39 @@ def build(
         OSError: the base could not be written.
     """
     writer = BaseWriter(files, directory)
-    subjects = _Subjects()
+    subjects, part = _Subjects(), _Part()
     try:
-        for batches in _parts(table, origin):
-            part = _Part()
-            for batch in batches:
-                if stopped():
-                    raise HistoryUnavailable(f"{table}: the read of its rows was cancelled")
+        for rows in _rows(table, origin):
+            if stopped():
+                raise HistoryUnavailable(f"{table}: the read of its rows was cancelled")
+            for batch in rows.combine_chunks().to_batches():
                 part.take(batch, subjects)
-            for outline in part.outlines(subjects):
-                writer.add(outline)
-    except (HistoryUnavailable, OSError):
-        raise
-    except Exception as error:  # deltalake raises bare Exception
+            if part.count >= OUTLINE_ROWS:
+                part.write(writer, subjects)
+                part = _Part()
+    except FileNotFoundError as error:
         raise HistoryUnavailable(f"version {origin.version} of {table} could not be read: {error}") from error
+    part.write(writer, subjects)
     writer.finish(origin, subjects.index())
 
 
-def _parts(table: str, origin: BaseOrigin) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield the rows in ascending parts; within a part they have no order."""
+def _rows(table: str, origin: BaseOrigin) -> Iterator[pa.Table]:
+    """Yield the rows, each time those of the next range of sequences. Raises FileNotFoundError and LakeError."""
+    storage = open_storage(table)
+    index = TableIndex(TableFollower(table, storage=storage), storage)
     try:
-        scan = Scan(table, origin.version)
-    except Exception:  # any error, where its log has been cut
+        snapshot = index.at(origin.version)
+    except VersionGone:
         # A row leaves the table only after its message has left the stream, which later log entries record too.
-        scan = Scan(table)
-        if scan.version <= origin.version:
+        snapshot = index.snapshot()
+        if snapshot.version <= origin.version:
             raise
-    where = f"seq <= {origin.through}"
-    if REMOVED_COLUMN in scan.names:
-        where += f" AND {REMOVED_COLUMN} IS NULL"
-    extent = scan.query(f"SELECT min(seq) AS a, max(seq) AS z, count(*) AS n FROM t WHERE {where}")
-    low, high, count = (extent.column(name)[0].as_py() for name in ("a", "z", "n"))
-    if not count:
-        return
-    step = max(PART_ROWS, (high - low + 1) * PART_ROWS // count)
-    for first in range(low, high + 1, step):
-        yield scan.rows(_COLUMNS, f"seq >= {first} AND seq < {first + step} AND {where}")
+    scan, first, last = TableScan(table, storage, Footers()), 1, min(origin.through, snapshot.max_seq)
+    while first <= last:
+        rows, through = scan.step(snapshot, first, last, Extent(OUTLINE_ROWS))
+        if rows is not None:
+            yield rows
+        first = through + 1
 
 
 class _Subjects:
@@ -136,6 +133,7 @@ class _Part:
     """Columns of numbers about some rows."""
 
     def __init__(self) -> None:
+        self.count = 0
         self._taken: list[tuple[np.ndarray[Any, Any], ...]] = []
 
     def take(self, rows: pa.RecordBatch, subjects: _Subjects) -> None:
@@ -149,19 +147,19 @@ class _Part:
         # Copies: a view would keep the whole batch in memory.
         seqs, times = (rows.column(name).to_numpy().copy() for name in ("seq", "time_ns"))
         self._taken.append((seqs, times, ids, sizes))
+        self.count += len(seqs)
 
-    def outlines(self, subjects: _Subjects) -> Iterator[Outline]:
-        """Yield all rows as outlines of the usual size."""
+    def write(self, writer: BaseWriter, subjects: _Subjects) -> None:
+        """Write all rows as outlines."""
         if not self._taken:
             return
         columns = [np.concatenate(parts) for parts in zip(*self._taken, strict=True)]
-        self._taken = []
         order = np.argsort(columns[0], kind="stable")
         seqs, times, ids, sizes = (column[order] for column in columns)
         subjects.note(ids, seqs)
         for at in range(0, len(seqs), OUTLINE_ROWS):
             part = slice(at, at + OUTLINE_ROWS)
-            yield _outline(seqs[part], times[part], ids[part], sizes[part], subjects.names)
+            writer.add(_outline(seqs[part], times[part], ids[part], sizes[part], subjects.names))
 
 
 def _outline(
@@ -193,7 +191,7 @@ def _outline(
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return a column of text or bytes as plain bytes, whatever the query engine's type."""
+    """Return a column of text or bytes as plain bytes."""
     if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     return column.cast(pa.large_binary())

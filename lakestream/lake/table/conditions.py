@@ -40,10 +40,6 @@ _FUNCTIONS = {
 }
 
 
-IN_MOST = 20
-"""Maximum number of values in one list of a query."""
-
-
 class Condition(msgspec.Struct, frozen=True):
     """`column` `operator` `values`; only IN, NOT IN and MATCHES have any number of values, the others one."""
 
@@ -175,18 +171,3 @@ class SubjectRange:
         if at < len(self.texts) and self.texts[at][: len(high)] <= high:
             return True
         return any(head[: len(high)] <= high and head + LAST_TEXT >= low for head in self.heads)
-
-    def sql(self, listed: int = 1 << 30) -> str:
-        """Return a condition that rows of these subjects meet, and of others only if there are more than `listed`; ""
-        for all rows."""
-        names = [*self.heads, *self.texts]
-        if self.everything or not names:
-            return ""
-        within = f"subject >= {literal(min(names))} AND subject < {literal(max(names) + LAST_TEXT)}"
-        if len(names) > listed:
-            return within
-        ways = [f"(subject >= {literal(head)} AND subject < {literal(head + LAST_TEXT)})" for head in self.heads]
-        ways += [f"subject IN ({', '.join(map(literal, self.texts))})"] if self.texts else []
-        either = f"({' OR '.join(ways)})"
-        # Longer lists are not used for leaving out files and pages.
-        return f"{either} AND {within}" if len(self.texts) > IN_MOST and not self.heads else either

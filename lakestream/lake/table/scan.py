@@ -117,11 +117,6 @@ class Scan:
         """Return the names of the columns."""
         return [field.name for field in self.schema.fields]
 
-    @property
-    def file_count(self) -> int:
-        """Return the number of files."""
-        return len(self._delta.file_uris())
-
     # ------------------------------------------------------------------ its rows
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         """Yield the answer to a query of `t` in the engine's own types. Raises VersionGone if a file is missing."""

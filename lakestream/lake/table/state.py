@@ -345,14 +345,20 @@ class TableFollower:
         return TableState(head, metadata, protocol, files, mins, maxs, others, vacuum, is_vacuuming)
 
 
-def state_at(storage: Storage, table: str, head: Head) -> TableState:
-    """Return the version of a head with its files, read from the log. Raises VersionGone if it does not reach back."""
+def state_at(storage: Storage, table: str, head: Head, bounds: bool = False) -> TableState:
+    """Return the version of a head with its files, read from the log. Raises VersionGone if it does not reach back.
+
+    Args:
+        bounds: with those of times and subjects.
+    """
     try:
         found = TableLog(storage, table).state(head.version)
     except FileNotFoundError as error:
         raise VersionGone(table, head.version, str(error)) from error
-    files = sorted(map(table_file, found.files.values()), key=_min_seq)
-    return TableState(head, found.metadata, found.protocol, files)
+    texts = dict[str, str]() if bounds else None
+    files = sorted((table_file(add, 0, texts) for add in found.files.values()), key=_min_seq)
+    mins, maxs = array("q", map(_min_seq, files)), array("q", map(_max_seq, files))
+    return TableState(head, found.metadata, found.protocol, files, mins, maxs)
 
 
 def position_of(table: str, uid: str) -> int | None:

@@ -276,7 +276,7 @@ class ThreadHistory:
 
             past = self._past
             if past is None:
-                past = self._past = TablePast(self._path, self._uid)
+                past = self._past = TablePast(self._path, self._uid, self._shared.get().footers)
             return work(past)
 
         try:

@@ -21,7 +21,7 @@ from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.encryption import open_file
 from lakestream.lake.table.foreign_commits import MAPPING, MESSAGE_COLUMNS
 from lakestream.lake.table.schema import END, FORMAT_COLUMN, REMOVED_COLUMN, fields_of, is_own, subject_text
-from lakestream.lake.table.state import TableFollower, TableState
+from lakestream.lake.table.state import Head, TableFollower, TableState, state_at
 from lakestream.protocol.subjects import SubjectFilters, is_literal
 
 READ_FEATURES = frozenset(
@@ -117,6 +117,21 @@ class TableIndex:
             state = self.follower.advance(bounds=True, anew=from_scratch)
         if known is not None and known[0] is state:
             return known[1]
+        snapshot = self._snapshot_of(state, known)
+        self._known = state, snapshot
+        return snapshot
+
+    def at(self, version: int) -> TableSnapshot:
+        """Return a version of the past.
+
+        Raises:
+            VersionGone: the log does not reach back so far.
+        """
+        head = Head(version=version)
+        return self._snapshot_of(state_at(self._storage, self.follower.table, head, bounds=True), None)
+
+    def _snapshot_of(self, state: TableState, known: tuple[TableState, TableSnapshot] | None) -> TableSnapshot:
+        """Return the snapshot of a state; `known` is that of an earlier one."""
         files, mins, maxs = state.files, np.frombuffer(state.mins, np.int64), np.frombuffer(state.maxs, np.int64)
         new = state.files if known is None else state.added_after(known[0].version)
         if self._footers or not all(file.is_known for file in new):
@@ -125,9 +140,7 @@ class TableIndex:
             maxs = np.fromiter((file.max_seq for file in files), np.int64, len(files))
         same = known is not None and (known[0].metadata, known[0].protocol) == (state.metadata, state.protocol)
         shape = known[1].shape if known is not None and same else _shape(state.metadata, state.protocol)
-        snapshot = TableSnapshot(state.version, files, mins, maxs, int(maxs.max()) if len(maxs) else 0, shape)
-        self._known = state, snapshot
-        return snapshot
+        return TableSnapshot(state.version, files, mins, maxs, int(maxs.max()) if len(maxs) else 0, shape)
 
     def close(self) -> None:
         """Drop the snapshot."""

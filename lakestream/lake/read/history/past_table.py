@@ -4,27 +4,27 @@ Belongs here: the last message of each subject at a point of a stream, and messa
 of the table that table/at.py finds and its departures file (table/departures.py). Blocks; runs in threads. The
 newest version, which the server reads all the time, is history.py's.
 
-Versions are read through deltalake's query engine. Its conditions only exclude files (sequences, and ranges of
-subjects); departed messages are filtered here, since long conditions are slow there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakestream.lake.errors import HistoryUnavailable, LakeError, VersionGone
-from lakestream.lake.read.history.index import Choice
-from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.errors import VersionGone
+from lakestream.lake.read.history.index import Choice, TableIndex, TableSnapshot
+from lakestream.lake.read.history.rows import LIGHT, records
+from lakestream.lake.read.history.scan import TableScan
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
-from lakestream.lake.table.actions import locate
 from lakestream.lake.table.at import (
     KEEP_MORE,
     NotATable,
@@ -33,19 +33,17 @@ from lakestream.lake.table.at import (
     open_log,
     version_of_point,
 )
+from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.departures import DeletedMessages
-from lakestream.lake.table.ends import stated
 from lakestream.lake.table.log import TableLog
-from lakestream.lake.table.scan import Scan, typed
+from lakestream.lake.table.row_groups import Footers
 from lakestream.lake.table.segments import alive
+from lakestream.lake.table.state import TableFollower
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 
-CHECKED_FILES = 1_000
-"""A version of more files than this is opened without comparing their ends with the log, as is one in an object store:
-that takes a read of each file."""
 OPEN_VERSIONS = 2
-"""Number of versions of one table that are kept open: a client that pages asks for the same one repeatedly."""
+"""Number of versions of one table whose lists of files are kept: a client that pages asks for the same one again."""
 
 MAX_LEFT = 1 << 20
 """Maximum number of runs of departures cached for recent points, 16 bytes each; those of one point are always
@@ -53,9 +51,6 @@ cached."""
 
 FIRST_ROWS = 32
 """Messages of a first read, until their size is known."""
-
-_LISTED = 50
-"""Maximum number of subjects listed in a query; more are given as a range."""
 
 
 class PastAnswer:
@@ -69,15 +64,21 @@ class PastAnswer:
 
 
 class TablePast:
-    """The past of the stream `uid` whose table is at a path or URL. Safe for use by several threads."""
+    """The past of the stream `uid` whose table is at a path or URL. Safe for use by several threads.
 
-    def __init__(self, table: str, uid: str) -> None:
+    Args:
+        footers: keeps what was read of the files' ends.
+    """
+
+    def __init__(self, table: str, uid: str, footers: Footers | None = None) -> None:
         self._table = table
         self._uid = uid
         self._storage = open_storage(table)
+        self._index = TableIndex(TableFollower(table, storage=self._storage), self._storage)
+        self._scan = TableScan(table, self._storage, footers if footers is not None else Footers())
         self._lock = threading.Lock()
         self._log: TableLog | None = None
-        self._open: OrderedDict[int, Scan] = OrderedDict()
+        self._open: OrderedDict[int, TableSnapshot] = OrderedDict()
         self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
     def was(
@@ -99,10 +100,9 @@ class TablePast:
         if kept.version is None or kept.progress is None:
             return PastAnswer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
         wanted = Choice(patterns)
-        where = wanted.wanted.sql(_LISTED)
         by_text: dict[tuple[str, bytes | None], int] = {}
-        for batch in self._rows(kept, point, ("seq", "subject", "subject_bytes"), where, erased):
-            for subject, raw, seq in _newest(batch):
+        for rows in self._rows(kept, point, wanted.wanted, erased):
+            for subject, raw, seq in _newest(rows):
                 known = by_text.get((subject, raw), 0)
                 if seq > known and (known or wanted.has(raw if raw is not None else subject.encode())):
                     by_text[subject, raw] = seq
@@ -140,10 +140,9 @@ class TablePast:
 
     def _exactly(self, version: int, seqs: Sequence[int], erased: DeletedMessages) -> list[Record]:
         """Return the messages with these sequences (ascending)."""
-        listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
-        where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
-        batches = [_without(batch, erased) for batch in self._query(version, COLUMNS, where) if batch.num_rows]
-        return list(records(pa.Table.from_batches(batches))) if batches else []
+        with self._pinned(version) as snapshot:
+            rows = self._scan.of_seqs(snapshot, seqs, None)
+        return [] if rows is None else list(records(_without(rows, erased)))
 
     def close(self) -> None:
         """Close open versions."""
@@ -151,6 +150,7 @@ class TablePast:
             self._log = None
             self._open.clear()
             self._left.clear()
+            self._scan.close()
 
     def _erased(self, without: Sequence[tuple[int, int]] = ()) -> DeletedMessages:
         """Return the messages to leave out of every version. Read it before the version: see table/erasures.py."""
@@ -188,24 +188,24 @@ class TablePast:
             return kept.progress.last_seq
         before = kept.before.last_seq if kept.before is not None else 0
         assert kept.version is not None
-        where = f"seq > {before} AND time_ns < {point.before_ns}"
-        return max(
-            [
-                before,
-                *(max(batch["seq"].to_pylist(), default=0) for batch in self._query(kept.version, ("seq",), where)),
-            ]
-        )
+        with self._pinned(kept.version) as snapshot:
+            for rows in self._scan.parts(snapshot, before + 1, LIGHT):
+                seqs = rows.column("seq").to_numpy()[rows.column("time_ns").to_numpy() < point.before_ns]
+                before = max(before, int(seqs.max(initial=0)))
+        return before
 
     def _rows(
-        self, kept: PointVersion, point: Point, columns: Sequence[str], where: str, erased: DeletedMessages
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
+        self, kept: PointVersion, point: Point, wanted: SubjectRange, erased: DeletedMessages
+    ) -> Iterator[pa.Table]:
+        """Yield sequences and subjects of wanted messages that the stream held at a point within its table."""
         assert kept.version is not None
         assert kept.progress is not None
-        stored = f"seq <= {point.seq}" if point.seq else f"time_ns < {point.before_ns}"
+        name, end = ("seq", point.seq + 1) if point.seq else ("time_ns", point.before_ns)
         gone = self._gone(kept.progress.last_index, point) if kept.progress.departed else DeletedMessages()
-        for batch in self._query(kept.version, columns, f"{stored} AND {where}" if where else stored):
-            yield _without(_without(batch, gone), erased)
+        with self._pinned(kept.version) as snapshot:
+            for rows in self._scan.parts(snapshot, 1, ("seq", "time_ns", "subject", "subject_bytes"), wanted):
+                stored = rows.filter(pc.less(rows.column(name), end))
+                yield _without(_without(stored, gone), erased)
 
     def _gone(self, last_index: int, point: Point) -> DeletedMessages:
         """Return the messages that had left by a point of a batch, as an array that is built once for all batches of
@@ -223,60 +223,41 @@ class TablePast:
                 self._left.popitem(last=False)
         return DeletedMessages(runs=runs)
 
-    def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in self._pinned(version).rows(columns, where):
-                yield typed(batch)
-        except VersionGone as error:
-            raise _gone(self._table, version) from error
-        except LakeError:
-            raise
-        except Exception as error:  # the query engine raises bare Exception
-            raise HistoryUnavailable(f"{self._table} at version {version} could not be read: {error}") from error
-
-    def _pinned(self, version: int) -> Scan:
-        with self._lock:
-            if version in self._open:
-                self._open.move_to_end(version)
-                return self._open[version]
-        scan = Scan(self._table, version, self._storage)
-        self._check(version, scan)
-        with self._lock:
-            self._open[version] = scan
-            while len(self._open) > OPEN_VERSIONS:
-                self._open.popitem(last=False)
-        return scan
-
-    def _check(self, version: int, scan: Scan) -> None:
-        """Compare the ends of a version's files with the log, unless they are many: the query engine verifies nothing.
+    @contextmanager
+    def _pinned(self, version: int) -> Iterator[TableSnapshot]:
+        """Return a context in which a version is read.
 
         Raises:
-            DamagedFile: a footer or a page index is not as it was written.
+            TimeTravelError: it, or a file of it, is no longer there.
         """
-        if not self._storage.local or scan.file_count > CHECKED_FILES:
-            return
-        with contextlib.suppress(FileNotFoundError):  # VACUUM: the query tells
-            for add in TableLog(self._storage, self._table).state(version).files.values():
-                if (end := stated(add.tags)) is not None:
-                    end.check_in(self._storage, locate(self._table, add.path))
+        with self._lock:
+            snapshot = self._open.get(version)
+        try:
+            snapshot = snapshot or _with_removed(self._index.at(version))
+            with self._lock:
+                self._open[version] = snapshot
+                self._open.move_to_end(version)
+                while len(self._open) > OPEN_VERSIONS:
+                    self._open.popitem(last=False)
+            yield snapshot
+        except (VersionGone, FileNotFoundError) as error:
+            raise TimeTravelError(f"version {version} of {self._table} is no longer there; {KEEP_MORE}") from error
 
 
-def _without(batch: pa.RecordBatch, dead: DeletedMessages) -> pa.RecordBatch:
+def _with_removed(snapshot: TableSnapshot) -> TableSnapshot:
+    """Return a version whose rows are read with those that an archive has marked since."""
+    return msgspec.structs.replace(snapshot, shape=msgspec.structs.replace(snapshot.shape, archive=False))
+
+
+def _without(rows: pa.Table, dead: DeletedMessages) -> pa.Table:
     if not len(dead.runs):
-        return batch
-    mask = alive(batch["seq"].to_numpy(), dead)
-    return batch if mask.all() else batch.filter(pa.array(mask))
+        return rows
+    mask = alive(rows.column("seq").to_numpy(), dead)
+    return rows if mask.all() else rows.filter(pa.array(mask))
 
 
-def _gone(table: str, version: int) -> TimeTravelError:
-    return TimeTravelError(f"version {version} of {table} is no longer there; {KEEP_MORE}")
-
-
-def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
+def _newest(rows: pa.Table) -> Iterator[tuple[str, bytes | None, int]]:
     """Yield the highest sequence of each subject in some rows."""
-    if not batch.num_rows:
-        return
-    table = pa.Table.from_batches([batch])
-    grouped = table.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
+    grouped = rows.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
     columns: list[list[Any]] = [grouped.column(name).to_pylist() for name in ("subject", "subject_bytes", "seq_max")]
     yield from zip(*columns, strict=True)

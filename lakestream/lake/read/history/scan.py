@@ -28,6 +28,7 @@ from lakestream.lake.table.actions import TableFile
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.row_groups import Footers, RowGroup
 from lakestream.lake.table.scan import FileReader, Pick
+from lakestream.lake.table.schema import END
 
 STEP_BYTES = 24 * 1024 * 1024
 """Maximum decoded size of the rows of one step of a longer read: a run of the compactor with messages of 128 bytes."""
@@ -88,6 +89,19 @@ class TableScan:
         through = _cut(groups, first, border, extent)
         groups = [group for group in groups if group.min_seq <= through]
         return self._read(snapshot, groups, Pick(first, through, wanted), COLUMNS), through
+
+    def parts(
+        self, snapshot: TableSnapshot, first: int, columns: Sequence[str], wanted: SubjectRange | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield columns of the messages from `first` on, some row groups at a time, in no particular order."""
+        self._require(snapshot)
+        pick = Pick(first, END, wanted)
+        for file in snapshot.overlapping(first, END, wanted):
+            footer = self._files.footer(file)
+            numbers = footer.holding(first, END, wanted if file.subject is None else None)
+            for _, some in groupby(numbers, (footer.starts // STEP_ROWS).__getitem__):
+                if (rows := self._read(snapshot, footer.groups(file, some), pick, columns)) is not None:
+                    yield rows
 
     def of_seqs(self, snapshot: TableSnapshot, seqs: Sequence[int], wanted: SubjectRange | None) -> pa.Table | None:
         """Return the existing messages with exactly these sequences (ascending)."""

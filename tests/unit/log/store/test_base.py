@@ -75,7 +75,6 @@ def test_a_base_tells_of_every_row_what_its_record_would_tell(tmp_path: Path, bu
 
 
 def test_a_base_of_many_rows_has_several_outlines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_rows, "PART_ROWS", 100_000)
     monkeypatch.setattr(base_rows, "OUTLINE_ROWS", 40_000)
     seqs = sorted(random.Random(7).sample(range(1, 200_000), 180_000))
     write(tmp_path / "t", [record(seq) for seq in seqs], bucketed=True)

@@ -14,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
+from lakestream.lake.read.history.scan import TableScan
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
@@ -100,13 +101,13 @@ def test_too_many_subjects_are_refused_before_all_are_known(tmp_path: Path, monk
     looked: list[int] = []
     newest = past_table._newest
     monkeypatch.setattr(past_table, "_newest", lambda batch: (looked.append(1), newest(batch))[1])
-    query = past._query
+    parts = TableScan.parts
 
     def small(*arguments: Any) -> Any:
-        for batch in query(*arguments):
-            yield from (batch.slice(at, 10) for at in range(0, batch.num_rows, 10))
+        for rows in parts(*arguments):
+            yield from (rows.slice(at, 10) for at in range(0, rows.num_rows, 10))
 
-    monkeypatch.setattr(past, "_query", small)
+    monkeypatch.setattr(TableScan, "parts", small)
     assert past.was([b">"], END, 25).newest is None
     assert len(looked) == 3
     assert past.was([b"K.1", b"K.2"], END, 2).newest == [2, 3], "others do not count"
