@@ -346,9 +346,8 @@ class FileStores:
         """Move the files of a stream that was closed, and is not new, to the store of another worker. Raise OSError."""
         here = self.directory(account, name)
         self._root.journal.forget(here)
-        # Plain files: those of an encrypted store would leave a copy of the stream's key beside its new directory.
-        root.move(Files(), here, os.path.join(store, os.path.relpath(here, self.root)))
-        self.files.remove_tree(here)  # which is gone: nothing stays cached of it
+        self._root.journal.outdate()  # messages that are erased there would stay here
+        root.move(self.files, here, os.path.join(store, os.path.relpath(here, self.root)))
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:

@@ -18,8 +18,8 @@ which streams exist, and a member has its own syncs.
 #     1. Files are made, and written to, only for a record that is durable: there is no torn write that nobody explains.
 #     2. A file is emptied only when each log says that its segment has the records (`Settling.has_durably`). If a sync
 #        failed, they stay for the next start, and once the other file is full, logs sync for themselves.
-#     3. A record names the salt of its segment, and is applied to no other, nor to one that is sealed: its bytes were
-#        durable before the footer, and may have been compressed or erased since.
+#     3. A record names the salt of its segment, and is applied to no other, nor to one that is sealed, as a footer or a
+#        next segment says: its bytes were durable before either, and may have been compressed or erased since.
 #     4. Before the directory of a settled log gets another name, no creation of the stream is in the journal any more
 #        (`forget`), else recovery would bring a deleted stream back, without its messages. A log that is not settled is
 #        renamed first, durably: recovery brings it back as it was, when nobody was told that it is deleted.
@@ -54,6 +54,7 @@ from lakestream.log.format.segment import (
     decode_segment_header,
     encode_segment_header,
     is_packed,
+    is_segment_name,
     read_end,
     segment_name,
 )
@@ -161,8 +162,9 @@ class _File:
         """Empty the file, or make it, durably. Raise OSError."""
         self._salt, self._index, self.order = self._files.salt(), 1, order
         header = encode_segment_header(Header(order, 1, time.time_ns(), self._salt))
+        is_outdated, self.outdated = self.outdated, False  # first: it may be outdated again meanwhile
         try:
-            if self._fd >= 0 and not self.outdated and not self._files.sealed:  # sealed files grow with each overwrite
+            if self._fd >= 0 and not is_outdated and not self._files.sealed:  # sealed files grow with each overwrite
                 self._files.write(self._fd, [header], 0)
                 self._files.sync(self._fd)
             else:
@@ -172,7 +174,7 @@ class _File:
         except BaseException as error:
             self._fail(error)
             raise
-        self.failed = self.outdated = False
+        self.failed = False
         self.end, self.created, self.logs = HEADER_SIZE, set(), {}  # last: other threads see it empty then
 
     def append(self, tickets: Sequence[_Ticket]) -> None:
@@ -245,7 +247,8 @@ class Journal:
     ) -> None:
         self.files = files
         self._root, self._begin, self._end = root, begin, end
-        self._current, self._other = (_File(os.path.join(root, NAME + suffix), files) for suffix in ("", ".2"))
+        self._both = tuple(_File(os.path.join(root, NAME + suffix), files) for suffix in ("", ".2"))
+        self._current, self._other = self._both
         self._unsettled: dict[str, Birth] = {}  # by relative directory
         self._known: dict[str, _Records] | None = None  # what `redo` has read
         self._waiting: list[_Ticket] = []
@@ -393,10 +396,9 @@ class Journal:
         return True
 
     def outdate(self) -> None:
-        """Have the bytes of settled records destroyed: the files are made anew with the next rounds."""
-        with self._write:
-            for each in (self._current, self._other):
-                each.outdated = each.order > 0
+        """Have the bytes of settled records destroyed: the files are made anew with the next rounds. Do not block."""
+        for each in self._both:
+            each.outdated = each.order > 0
 
     # ------------------------------------------------------------------ start and end
     def recover(self, now_ns: int) -> list[str]:
@@ -517,8 +519,9 @@ class _Records:
 
 def _takes(path: str, first_index: int, salt: int, files: Files) -> bytes:
     """Return the header of a segment if records with this salt are its own, and it is not sealed; else b""."""
-    if not files.exists(path):
-        return b""  # its stream was deleted, or the lake has it
+    newest = next((name for name in reversed(files.names(os.path.dirname(path))) if is_segment_name(name)), "")
+    if newest != os.path.basename(path):
+        return b""  # its stream was deleted, the lake has it, or it is sealed, even if its footer is damaged
     try:
         with files.opened(path) as fd:
             content = files.read_at(fd, HEADER_SIZE, 0)

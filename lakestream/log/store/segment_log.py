@@ -558,6 +558,7 @@ class SegmentLog:
         assert segment.first_index <= index
         try:
             self._settle()
+            self._sync_rest()  # before there is a next segment: the journal writes to none that has one
             frames = [frame for frame, _ in read_entries(self.files, segment, index + 1, 1 << 32)]
             fresh, fd = begin_segment(self.directory, self.files, index + 1, state.next_seq, self.now())
             placed = write_frames(self.files, fd, fresh, frames, index + 1)

@@ -56,7 +56,9 @@ class Shredder:
         self._at_work = False
 
     def add(self, seq: int) -> None:
-        """Have the bytes of a removed message destroyed."""
+        """Have the bytes of a removed message destroyed; the journal may have them although the log has not."""
+        if self._log.journal is not None:
+            self._log.journal.outdate()
         if seq >= self._rows.local_floor:
             self._doomed.add(seq)
             if self._log.propose_seal is not None:
@@ -139,8 +141,6 @@ class Shredder:
         with self._lock():
             for segment, places in segments:
                 blank_segment(self._log.files, segment, places)
-            if self._log.journal is not None:
-                self._log.journal.outdate()
 
 
 def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, int]]) -> bool:

@@ -600,6 +600,29 @@ def test_erased_bytes_do_not_stay_in_the_journal(several: Store) -> None:
     assert not journal.due
 
 
+def test_bytes_that_are_erased_while_a_file_is_emptied_do_not_stay_in_it(several: Store) -> None:
+    together(several, S=b"secret", T=b"t")
+    journal = several.stores._root.journal
+    several.files.before_sync = lambda path: journal.outdate() if NAME in path else None
+    several.stores.mark()
+    several.files.before_sync = lambda path: None
+    for _ in range(2):
+        several.stores.mark()
+    root = several.path / "jetstream"
+    assert not any(b"secret" in (root / (NAME + suffix)).read_bytes() for suffix in ("", ".2"))
+
+
+def test_entries_are_durable_in_their_segment_before_there_is_a_next_one(several: Store) -> None:
+    """Recovery writes to no segment that has one."""
+    for body in (b"applied", b"not applied"):
+        together(several, S=body, T=body)
+    several.files.taken()
+    log = several.opened["S"].log
+    assert isinstance(log, SegmentLog)
+    log.seal_rest(log.last_index - 1, several.opened["S"].sealing_state)
+    assert several.files.taken()[:2] == [SEGMENT, segment_name(log.last_index)]
+
+
 def test_a_new_log_is_in_memory_as_the_next_process_reads_it(tmp_path: Path) -> None:
     def of(log: SegmentLog) -> tuple[object, ...]:
         segment = log.open_segment
