@@ -110,7 +110,7 @@ $(INSTALLED): $(BUILT_FROM) $(PART_FILES) tests/sharing_client.txt | $(BUILDERS)
 	$(call install,-e '.[dev]' $(PARTS:%=-e %))
 	$(call install,--no-deps -r tests/sharing_client.txt)
 	@$(BIN)/python -c 'from lakestream import native; raise SystemExit(not native.NATIVE)' || \
-		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --inplace
+		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --force --inplace
 	@touch $(SERVER) $(RUN) $@
 
 # Without bytecode a start takes more than twice as long.

@@ -7,6 +7,8 @@ LAKESTREAM_PURE=1 leaves the module out, which makes a wheel for every platform.
 from __future__ import annotations
 
 import os
+import zlib
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -29,11 +31,15 @@ if os.environ.get("LAKESTREAM_PURE") != "1":
     except ImportError:
         print("lakestream is installed without its compiled module: Cython is not installed")
     else:
+        # lakestream.native compares the sum with that of the sources beside it.
+        sources = [f"lakestream/native/{name}" for name in ("fast.pyx", "columns.h", "crc32.h")]
+        crc = zlib.crc32(b"".join(Path(path).read_bytes() for path in sources))
         module = Extension(
             "lakestream.native._fast",
-            ["lakestream/native/fast.pyx"],
+            sources[:1],
             include_dirs=["lakestream/native"],
-            depends=["lakestream/native/columns.h", "lakestream/native/crc32.h"],
+            depends=sources[1:],
+            define_macros=[("LAKESTREAM_SOURCES", f"{crc}u")],
             extra_compile_args=[] if os.name == "nt" else ["-O3"],
         )
         extensions = cythonize([module], build_dir="build")

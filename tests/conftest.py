@@ -15,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from lakestream import native
 from tests.clouds.azure_server import AzureServer
 from tests.clouds.gcs_server import GcsServer
 from tests.conformance.harness import compare
@@ -36,7 +37,10 @@ SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let property tests draw fewer examples in `make test`; with the heavy tests, and alone, they draw 100."""
+    """Run nothing on a compiled module that does not fit its sources, which would take hours. Let property tests draw
+    fewer examples in `make test`; with the heavy tests, and alone, they draw 100."""
+    if native.STALE:
+        raise pytest.UsageError(f"lakestream.native: {native.WHY}")
     if config.getoption("markexpr") == "not heavy":
         hypothesis.settings.load_profile("quick")
 

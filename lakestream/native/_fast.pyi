@@ -24,3 +24,5 @@ from lakestream.native.plain import renew as renew
 from lakestream.native.plain import seek_ids as seek_ids
 from lakestream.native.plain import split_names as split_names
 from lakestream.native.plain import split_records as split_records
+
+SOURCES: int

@@ -54,6 +54,16 @@ cdef extern from "Python.h":
     void PyObject_GC_Track(void *)
     void PyObject_GC_UnTrack(void *)
 
+cdef extern from *:
+    """
+    #ifndef LAKESTREAM_SOURCES
+    #define LAKESTREAM_SOURCES 0
+    #endif
+    """
+    uint32_t LAKESTREAM_SOURCES
+
+SOURCES = LAKESTREAM_SOURCES  # CRC-32 of the sources, from setup.py
+
 cdef extern from "crc32.h" nogil:
     void crc_prepare()
     uint32_t crc32_of(const uint8_t *text, size_t length)

@@ -390,6 +390,8 @@ class Node:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
         self.log.info(f"  Native:   {'yes' if native.NATIVE else f'no ({native.WHY})'}")
+        if native.STALE:
+            self.log.warn(f"The compiled module does not serve, and the server is several times slower: {native.WHY}")
         if self.options.cluster.port:
             self.log.info(f"  Cluster:  {self.options.cluster.name or '(generated)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import Kind, Server, program, run_to_end
+from tests.unit.native.test_native import changed_sources
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -41,6 +43,18 @@ def test_log_lines_that_tools_wait_for(start_server: StartServer) -> None:
     assert "Starting JetStream" in texts
     listening = texts.index(f"Listening for client connections on 127.0.0.1:{server.port}")
     assert texts.index("Server is ready") > listening
+
+
+def test_a_server_whose_compiled_module_is_of_other_sources_says_what_to_do(tmp_path: Path) -> None:
+    """Such as in a clone behind a pull. lakestream alone."""
+    changed_sources(tmp_path)
+    command = [sys.executable, "-m", "lakestream", "serve", "-p", "-1"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        warned = next((line for line in process.stderr if "[WRN]" in line), "")
+        process.kill()
+    assert "The compiled module does not serve" in warned
+    assert "run `make setup` in a clone, else install lakestream again" in warned
 
 
 def test_a_ready_server_answers(start_server: StartServer) -> None:

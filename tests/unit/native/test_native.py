@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import random
+import shutil
 import subprocess
 import sys
 import weakref
@@ -27,6 +28,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lakestream.native
+import tests.conftest
 from lakestream.log.format.record import Record, encode_record
 from lakestream.native import plain
 from lakestream.protocol import frames
@@ -537,6 +540,19 @@ def serving(**environment: str) -> str:
     ).stdout
 
 
+def changed_sources(directory: Path) -> Path:
+    """Make a package `lakestream` in a directory whose compiled module is that of this one, and its sources are not."""
+    package = directory / "lakestream"
+    package.mkdir()
+    for each in (ROOT / "lakestream").iterdir():
+        if each.name != "native":
+            (package / each.name).symlink_to(each)
+    shutil.copytree(ROOT / "lakestream" / "native", package / "native")
+    with (package / "native" / "columns.h").open("a") as file:
+        file.write("// another line\n")
+    return package
+
+
 class Ended:
     """An object that refers to itself, to parts and to others."""
 
@@ -572,6 +588,27 @@ def test_what_has_ended_is_collected_though_it_was_exempt(native: Any) -> None:
 def test_an_environment_variable_chooses_the_twin() -> None:
     assert serving(LAKESTREAM_NATIVE="") == "lakestream.native._fast True \n"
     assert serving(LAKESTREAM_NATIVE="off") == "lakestream.native.plain False LAKESTREAM_NATIVE=off\n"
+
+
+def test_a_compiled_module_of_other_sources_does_not_serve(tmp_path: Path) -> None:
+    package = changed_sources(tmp_path)
+    code = "from lakestream import native; print(native.parse_run.__module__, native.STALE, native.WHY)"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert found.startswith("lakestream.native.plain True it was compiled from other sources")
+    assert "`make setup`" in found
+    assert "pip install --force-reinstall" in found
+    (package / "native" / "fast.pyx").unlink()
+    found = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert found == "lakestream.native._fast False \n", "without sources there is nothing that it should fit"
+
+
+def test_no_test_runs_on_a_compiled_module_of_other_sources(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lakestream.native, "STALE", True)
+    with pytest.raises(pytest.UsageError, match=r"lakestream\.native"):
+        tests.conftest.pytest_configure(pytestconfig)
 
 
 # ---------------------------------------------------------------------- both against each other
