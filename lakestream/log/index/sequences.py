@@ -1,7 +1,8 @@
 """A set of sequences at one bit each.
 
 Belongs here: `SequenceSet`, the live sequences of a stream. Sequences mostly come in runs and mostly live, so bits are
-kept in chunks of 1024; a full chunk is one shared integer and an absent chunk is empty.
+kept in chunks of 1024; a full chunk is one shared integer and an absent chunk is empty. Members are counted by groups
+of chunks: each batch of direct gets asks how many follow it, which took 30 ms of the event loop with 100 million.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from msgspec import msgpack
 
 CHUNK_BITS = 10
 CHUNK = 1 << CHUNK_BITS
+GROUP_BITS = 8
+"""Chunks that are counted together, as a power of two: 262,144 sequences."""
 _LOW = CHUNK - 1
 _FULL = (1 << CHUNK) - 1
 _TO_BIT = bytes.maketrans(b"01", b"\x00\x01")
@@ -25,11 +28,12 @@ _SPREAD = 64
 class SequenceSet:
     """An ordered set of positive integers up to 2**64 - 1."""
 
-    __slots__ = ("_chunks", "_keys", "_size")
+    __slots__ = ("_chunks", "_groups", "_keys", "_size")
 
     def __init__(self) -> None:
         self._chunks: dict[int, int] = {}
         self._keys: list[int] = []  # the chunk numbers present, ascending
+        self._groups: dict[int, int] = {}  # members of each group of chunks that has some
         self._size = 0
 
     def __len__(self) -> int:
@@ -61,9 +65,9 @@ class SequenceSet:
             old = self._chunks.get(key)
             if old is None:
                 self._insert_key(key)
-                self._size += high - low + 1
+                self._grow(key, high - low + 1)
             else:
-                self._size += (added & ~old).bit_count()
+                self._grow(key, (added & ~old).bit_count())
                 added |= old
             self._chunks[key] = _FULL if added == _FULL else added
 
@@ -76,7 +80,7 @@ class SequenceSet:
         bit = 1 << (seq & _LOW)
         if not chunk & bit:
             return False
-        self._size -= 1
+        self._grow(key, -1)
         self._store(key, chunk ^ bit)
         return True
 
@@ -92,7 +96,7 @@ class SequenceSet:
             chunk = self._chunks.get(key)
             if chunk is not None:
                 kept = chunk & ~_bits(seqs[at:stop])
-                self._size -= chunk.bit_count() - kept.bit_count()
+                self._grow(key, kept.bit_count() - chunk.bit_count())
                 self._store(key, kept)
             at = stop
 
@@ -100,7 +104,7 @@ class SequenceSet:
         for key in self._keys_between(first, last):
             chunk = self._chunks[key]
             kept = chunk ^ _between(chunk, key << CHUNK_BITS, first, last)
-            self._size -= chunk.bit_count() - kept.bit_count()
+            self._grow(key, kept.bit_count() - chunk.bit_count())
             self._store(key, kept)
 
     def discard_below(self, seq: int) -> int:
@@ -109,13 +113,13 @@ class SequenceSet:
         border = seq >> CHUNK_BITS
         gone = bisect_left(self._keys, border)
         for key in self._keys[:gone]:
-            self._size -= self._chunks.pop(key).bit_count()
+            self._grow(key, -self._chunks.pop(key).bit_count())
         del self._keys[:gone]
         chunk = self._chunks.get(border)
         if chunk is not None:
             low = seq & _LOW
             kept = chunk >> low << low
-            self._size -= chunk.bit_count() - kept.bit_count()
+            self._grow(border, kept.bit_count() - chunk.bit_count())
             self._store(border, kept)
         return before - self._size
 
@@ -152,15 +156,27 @@ class SequenceSet:
         """Return the number of members `low` through `high`, inclusive."""
         if high < low:
             return 0
-        total = 0
-        for key in self._keys_between(low, high):
-            total += _between(self._chunks[key], key << CHUNK_BITS, low, high).bit_count()
-        return total
+        shift = CHUNK_BITS + GROUP_BITS
+        first, last = low >> shift, high >> shift
+        if last - first < 2:
+            return self._count_chunks(low, high)
+        whole = sum([count for group, count in self._groups.items() if first < group < last])
+        return whole + self._count_chunks(low, ((first + 1) << shift) - 1) + self._count_chunks(last << shift, high)
+
+    def _count_chunks(self, low: int, high: int) -> int:
+        chunks = self._chunks
+        return sum(
+            [_between(chunks[key], key << CHUNK_BITS, low, high).bit_count() for key in self._keys_between(low, high)]
+        )
 
     def nth(self, place: int) -> int:
         """Return the member that has `place` members below it, which exists."""
         assert 0 <= place < self._size, f"{self._size} members have none at place {place}"
-        for key in self._keys:
+        for group in sorted(self._groups):
+            if place < self._groups[group]:
+                break
+            place -= self._groups[group]
+        for key in self._keys[bisect_left(self._keys, group << GROUP_BITS) :]:
             chunk = self._chunks[key]
             count = chunk.bit_count()
             if place < count:
@@ -177,11 +193,11 @@ class SequenceSet:
         if self.count(first, last) == last - first + 1:
             return range(first, last + 1)
         found: list[int] = []
-        for key in self._keys_between(first, high):
-            base = key << CHUNK_BITS
-            found.extend(_ones(_between(self._chunks[key], base, first, high), base))
-            if len(found) >= limit:
+        for at in range(bisect_left(self._keys, first >> CHUNK_BITS), len(self._keys)):
+            base = self._keys[at] << CHUNK_BITS
+            if len(found) >= limit or base > high:
                 break
+            found.extend(_ones(_between(self._chunks[self._keys[at]], base, first, high), base))
         return found[:limit]
 
     def iter_missing(self, low: int, high: int) -> Iterator[int]:
@@ -204,7 +220,7 @@ class SequenceSet:
             chunk = int.from_bytes(bits, "little") if bits else _FULL
             made._chunks[key] = _FULL if chunk == _FULL else chunk
             made._keys.append(key)
-            made._size += chunk.bit_count()
+            made._grow(key, chunk.bit_count())
         return made
 
     def _run_end(self, seq: int) -> int:
@@ -227,6 +243,15 @@ class SequenceSet:
             self._keys.append(key)
         else:
             self._keys.insert(bisect_left(self._keys, key), key)
+
+    def _grow(self, key: int, by: int) -> None:
+        """Count members that a chunk gets, or loses."""
+        self._size += by
+        group = key >> GROUP_BITS
+        if count := self._groups.get(group, 0) + by:
+            self._groups[group] = count
+        else:
+            self._groups.pop(group, None)
 
     def _store(self, key: int, chunk: int) -> None:
         if chunk:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.index.sequences import CHUNK, SequenceSet, ascending
+from lakestream.log.index import sequences
+from lakestream.log.index.sequences import CHUNK, CHUNK_BITS, GROUP_BITS, SequenceSet, ascending
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +28,14 @@ steps = st.lists(
     ),
     max_size=30,
 )
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 1, GROUP_BITS])
+def group_bits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Count small groups of chunks, too: the sequences here are those of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "GROUP_BITS", request.param)
+        yield
 
 
 def build(made: list[tuple[str, int, int]]) -> tuple[SequenceSet, set[int]]:
@@ -84,6 +94,25 @@ def test_it_comes_back_from_its_bytes(made: list[tuple[str, int, int]]) -> None:
     assert len(again) == len(model)
     again.add_run(5 * CHUNK, 5 * CHUNK)
     assert len(again) == len(model | {5 * CHUNK})
+
+
+def test_counts_and_places_follow_each_kind_of_removal_across_groups_of_chunks() -> None:
+    found, last = SequenceSet(), 5 * (CHUNK << GROUP_BITS)
+    found.add_run(1, last)
+    middle = last // 2
+    assert found.discard(middle)
+    found.discard_all(range(middle + 1, middle + 11))
+    found.discard_all([middle + 12, middle + 14])
+    found.add_run(middle + 1, middle + 2)
+    assert found.discard_below(8) == 7
+    assert (found.count(1, last), len(found)) == (last - 18, last - 18)
+    assert found.count(middle - 10, last - 10) == last - middle - 10
+    assert found.nth(middle - 9) == middle - 1
+    assert found.nth(middle - 8) == middle + 1
+    again = SequenceSet.from_bytes(found.to_bytes())
+    assert again.count(1, last) == last - 18
+    assert found.discard_below(last) == last - 19
+    assert (found.count(1, last), list(found._groups)) == (1, [last >> CHUNK_BITS >> sequences.GROUP_BITS])
 
 
 def test_an_unbroken_stretch_is_given_as_a_range() -> None:
