@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from lakestream import native
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.log.format.records import Records, chosen, seqs_of, together
+from lakestream.log.format.records import Records, chosen, seqs_of
 from lakestream.ports import ListedMessages, MessageBlock, PastUnavailableError, Single
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
@@ -149,7 +149,8 @@ class GetRun:
     """Sends a run of messages to one reply subject.
 
     Args:
-        seqs: the requested sequences, ascending; those deleted meanwhile are skipped.
+        pieces: the requested sequences, ascending, PIECE or more at once except the last ones; those deleted meanwhile
+            are skipped.
         pending: number of messages that match the request, these included.
         limit: maximum number of messages to send.
         max_bytes: stop after the message with which subjects, headers and payloads reach this size.
@@ -164,7 +165,7 @@ class GetRun:
         stream: Stream,
         headers: MessageHeaders,
         reply: bytes,
-        seqs: Iterator[int],
+        pieces: Iterator[Sequence[int]],
         pending: int,
         limit: int,
         max_bytes: int,
@@ -174,7 +175,9 @@ class GetRun:
         through: int = 0,
         past: PastMessages | None = None,
     ) -> None:
-        self._stream, self._headers, self.reply, self._seqs, self._done = stream, headers, reply, seqs, done
+        self._stream, self._headers, self.reply, self._pieces, self._done = stream, headers, reply, pieces, done
+        self._rest: Sequence[int] = ()  # of the present piece
+        self._is_last = False
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
         self._last_seq, self._through, self._past = 0, through, past
 
@@ -187,52 +190,41 @@ class GetRun:
         if not stream.bus.writable(self.reply):
             stream.bus.when_writable(self.reply, self.start)
             return
-        most = max(min(PIECE, self._left), 0)
-        seqs = list(islice(self._seqs, most))
-        more = len(seqs) == most
+        if not self._rest:
+            self._rest = next(self._pieces, ())
+            self._is_last = len(self._rest) < PIECE
+        rest = self._rest
+        seqs = rest[: max(min(PIECE, self._left), 0)]
+        self._rest = rest[len(seqs) :]
         if seqs and self._past is not None:
             stream.clock.spawn(self._send_from_past(self._past, seqs))
             return
         try:
             if seqs and seqs[0] < stream.store.local_floor:
-                fitting = self._fitting(seqs)
-                stream.clock.spawn(self._send_from_lake(fitting, more or len(fitting) < len(seqs)))
+                stream.clock.spawn(self._send_from_lake(seqs, rest))
                 return
             records = stream.store.records_of(seqs, PIECE_BYTES)
         except LogError as error:
             self._break_off(error)
             return
-        if records and records.seqs[-1] != seqs[-1]:
-            self._put_back(seqs[bisect_right(seqs, records.seqs[-1]) :])
-            more = True
-        self._deliver(records, more)
+        if records:
+            self._rest = rest[bisect_right(rest, records.seqs[-1]) :]  # they did not fit into this piece
+        self._deliver(records)
 
-    def _put_back(self, seqs: list[int]) -> None:
-        """Put these sequences first in the next piece: they did not fit into this one, or are deleted."""
-        self._seqs = chain(seqs, self._seqs)
-
-    def _fitting(self, seqs: list[int]) -> list[int]:
-        """Return the first of these messages that exist and fit into one piece, at least one; put the others back."""
-        store = self._stream.store
-        there = [seq for seq in seqs if seq in store.live]
-        fitting = bisect_left(list(accumulate(store.sizes_of(there))), PIECE_BYTES) + 1
-        if fitting < len(there):
-            self._put_back(there[fitting:])
-        return there[:fitting]
-
-    async def _send_from_lake(self, seqs: list[int], more: bool) -> None:
+    async def _send_from_lake(self, seqs: Sequence[int], rest: Sequence[int]) -> None:
         """Send a piece with messages that only the lake has."""
         try:
-            records = await fetch_many(self._stream, seqs)
+            records, through = await _fetch(self._stream, seqs)
         except Exception as error:
             self._break_off(error)
             raise
+        self._rest = rest[bisect_right(rest, through) :]
         if self._stream.closed:
             self._done()
         else:
-            self._deliver(records, more)
+            self._deliver(records)
 
-    async def _send_from_past(self, past: PastMessages, seqs: list[int]) -> None:
+    async def _send_from_past(self, past: PastMessages, seqs: Sequence[int]) -> None:
         try:
             records = await past.read(seqs, PIECE_BYTES)
         except Exception as error:
@@ -243,14 +235,14 @@ class GetRun:
         if self._stream.closed:
             self._done()
         elif records:
-            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
-            self._deliver(records, True)
+            self._rest = [*seqs[bisect_right(seqs, records[-1].seq) :], *self._rest]
+            self._deliver(records)
         else:
             self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))
 
-    def _deliver(self, records: Sequence[Record], more: bool) -> None:
-        """Send these records, then the next piece if `more`, else the end of the batch. Hot."""
-        bus, reply = self._stream.bus, self.reply
+    def _deliver(self, records: Sequence[Record]) -> None:
+        """Send these records, then the next piece if there is one, else the end of the batch. Hot."""
+        bus, reply, more = self._stream.bus, self.reply, bool(self._rest) or not self._is_last
         if isinstance(records, Records):
             sizes = native.delivery_sizes(records.buf, records.offsets, records.lengths, 0, len(records), b"", 0, 0)
         else:
@@ -286,37 +278,25 @@ class GetRun:
         self._done()
 
 
-async def fetch_many(stream: Stream, seqs: Sequence[int]) -> Sequence[Record]:
-    """Return those of these messages (ascending) that still exist, from the lake and the log.
+async def _fetch(stream: Stream, seqs: Sequence[int]) -> tuple[Sequence[Record], int]:
+    """Return (the first of these messages, as many of those that still exist as fit into a piece, the sequence through
+    which these are all of them). The first of `seqs`, ascending, was only in the lake.
 
     Raise HistoryUnavailableError when the lake does not answer.
     """
-    store = stream.store
-    border = store.local_floor
-    remote = [seq for seq in seqs if seq < border]
-    if remote and store.live.count(remote[0], remote[-1]) <= DENSE * len(remote):
-        pieces = await _fetch_range(stream, remote)
-    else:
-        pieces = [await stream.reader.fetch_many(remote)]
-    # Local messages may have moved to the lake meanwhile.
-    local = seqs[len(remote) :]
-    here = {record.seq: record for record in store.read_many(local)}
-    for seq in local:
-        record = here.get(seq) or (await stream.reader.fetch(seq) if seq in store.live else None)
-        if record is not None:
-            pieces.append([record])
-    return together(pieces)
-
-
-async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Sequence[Record]]:
-    wanted, last, at = set(seqs), seqs[-1], seqs[0]
-    found: list[Sequence[Record]] = []
-    while at <= last:
-        run = await stream.reader.fetch_run(at, PIECE, PIECE_BYTES)
-        if not run:
-            break
+    store, first, last = stream.store, seqs[0], seqs[-1]
+    if store.live.count(first, last) <= DENSE * len(seqs):
+        run = await stream.reader.fetch_run(first, PIECE, PIECE_BYTES)
         there = seqs_of(run)
-        meant = [place for place, seq in enumerate(there) if seq in wanted]
-        found.append(run if len(meant) == len(run) else chosen(run, meant))
-        at = there[-1] + 1
-    return found
+        if not there or there[0] > last:
+            return [], last
+        through = min(there[-1], last)
+        if isinstance(seqs, range):
+            return run[: bisect_right(there, last)], through
+        wanted = set(seqs)
+        return chosen(run, [at for at, seq in enumerate(there) if seq in wanted]), through
+    remote = seqs[: bisect_left(seqs, store.local_floor)]
+    if not (living := store.live.present(remote)):
+        return [], remote[-1]
+    living = living[: bisect_left(list(accumulate(store.sizes_of(living))), PIECE_BYTES) + 1]
+    return await stream.reader.fetch_many(living), living[-1]

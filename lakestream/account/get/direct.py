@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import PIECE_BYTES, GetRun, MessageHeaders, status, unreadable
+from lakestream.account.get.batch import PIECE, PIECE_BYTES, GetRun, MessageHeaders, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
@@ -368,7 +368,7 @@ class Gets:
                     self._stream,
                     self._headers,
                     reply,
-                    query.from_on(store, pattern, start),
+                    query.pieces_from(store, pattern, start, PIECE),
                     pending,
                     asked.batch,
                     asked.max_bytes or self._max_bytes,
@@ -478,9 +478,9 @@ class Gets:
             return
         wanted = [seq for seq in found if seq >= asked.seq]
         limit, max_bytes = asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
-        seqs, count, headers = iter(wanted), len(wanted), self._headers
+        pieces, count, headers = iter([wanted]), len(wanted), self._headers
         run = GetRun(
-            self._stream, headers, reply, seqs, count, limit, max_bytes, self._sent, through=through, past=past
+            self._stream, headers, reply, pieces, count, limit, max_bytes, self._sent, through=through, past=past
         )
         self._begin(run, soon=count > SENT_AT_ONCE)
 

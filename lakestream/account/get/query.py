@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
+from itertools import chain, islice
 
 import msgspec
 
@@ -67,11 +68,7 @@ def next_of(store: Store, pattern: bytes, start: int) -> int:
 def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
     """Iterate over the live sequences ≥ `start` whose subject matches (`b""`: any), observing changes meanwhile."""
     if pattern in (b"", ALL):
-        live = store.live
-        seq = live.next_at_or_after(start)
-        while seq:
-            yield seq
-            seq = live.next_at_or_after(seq + 1)
+        yield from chain.from_iterable(pieces_from(store, pattern, start, 1))
         return
     following = store.subjects.next_at_or_after
     heads = [(seq, subject) for subject in store.subjects.matching(pattern) if (seq := following(subject, start))]
@@ -84,6 +81,18 @@ def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
             heapreplace(heads, (later, subject))
         else:
             heappop(heads)
+
+
+def pieces_from(store: Store, pattern: bytes, start: int, size: int) -> Iterator[Sequence[int]]:
+    """Iterate over what `from_on` finds in pieces of `size`, of which only the last is smaller."""
+    if pattern in (b"", ALL):
+        while piece := store.live.members(start, size):
+            yield piece
+            start = piece[-1] + 1
+        return
+    seqs = from_on(store, pattern, start)
+    while some := list(islice(seqs, size)):
+        yield some
 
 
 def count_from(store: Store, pattern: bytes, start: int) -> int:

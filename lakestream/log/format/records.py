@@ -138,10 +138,3 @@ def joined(pieces: Sequence[Records]) -> Records:
         lengths,
         range(seqs[0], seqs[-1] + 1) if unbroken else seqs,
     )
-
-
-def together(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
-    """Return the messages of all pieces, which ascend; as columns if all of them are."""
-    some = [piece for piece in pieces if piece]
-    columns = [piece for piece in some if isinstance(piece, Records)]
-    return joined(columns) if len(columns) == len(some) else [record for piece in some for record in piece]
