@@ -14,15 +14,14 @@ In reading order:
 
 - `errors.py`: Errors that the lake package raises for its callers.
 - `table/`: A stream's Delta table: its format, its states and its rows.
-- `read/`: Reading streams of a lake, without Spark except for its data source.
+- `read/`: Reading streams of a lake for the server.
 - `catalogs/`: Catalogs: entries of the lake's tables in catalogs that other engines read.
 - `progress.py`: Progress bars of long work.
-- `flush.py`: Client of the flush request: have the server stage what it has.
+- `flush.py`: The flush request, by which readers have a server stage what it has.
 - `last_messages.py`: The last message of each subject, as the index of a stream's leader has it.
 - `staging/`: The staging area: sealed segments that wait for compaction, and the notes of server and compactor beside
   them.
 - `storage/`: Storages of a lake: directories and buckets, their paths, locks, and the identity of a lake.
-- `view.py`: A stream as it is now: its table at one version, and the segments that are staged beyond it.
 - `values.py`: Values of queries as JSON.
 """
 

@@ -3,9 +3,10 @@
 Belongs here: the request `$LAKE.API.LAST.<stream>`, and the pages of its answer. A page has sequences and subjects in
 columns; the messages themselves are read from the lake.
 
-An index that is read before a view is opened (view.py) leads to exactly the last messages of that view: of a subject
-without a message beyond the table it names the last one there, unless that was removed since, which the view knows.
-So pages may be made while the stream goes on. The numbers of log entries in them tell which views they may serve.
+An index that is read before a view is opened (lakestream_client/lake/view.py) leads to exactly the last messages of
+that view: of a subject without a message beyond the table it names the last one there, unless that was removed since,
+which the view knows. So pages may be made while the stream goes on. The numbers of log entries in them tell which views
+they may serve.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
-from lakestream.lake import view as views
-from lakestream.lake.flush import ServerCredentials, ServerFile, StreamNotFound
+from lakestream.lake.flush import ServerCredentials, ServerFile
 from lakestream.lake.staging import staging
+from lakestream_client.lake import view as views
+from lakestream_client.lake.flusher import StreamNotFound
 from lakestream_sql.session import Session, SqlError
 from lakestream_sql.uncompacted import FlushServer as SqlServer
 from tests.servers import Kind, Server

@@ -10,9 +10,9 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.read import readers
 from lakestream.lake.table.schema import join_headers
 from lakestream.log.format.record import Record
+from lakestream_client.lake import readers
 from lakestream_sql.session import extension_path
 
 Row = Mapping[str, Any]

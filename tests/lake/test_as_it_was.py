@@ -20,11 +20,11 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
-from lakestream.lake.read.history.past import open_past
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream.lake.table.at import latest_progress
 from lakestream.log.format.segment import HEADER_SIZE
+from lakestream_client.lake.past import open_past
 from lakestream_spark.functions import as_of as spark_as_of
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake import view as views
+from lakestream_client.lake import view as views
 from lakestream_spark.datasource import register
 from lakestream_spark.session import PUSHDOWN
 from lakestream_spark.write.compactor import Compactor

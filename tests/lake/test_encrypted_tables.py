@@ -16,13 +16,13 @@ import polars
 import pytest
 
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.read import readers
 from lakestream.lake.staging import scan
 from lakestream.lake.storage import paths
 from lakestream.lake.table import encryption
 from lakestream.lake.table.encryption import BOUNDED, TableSealed
 from lakestream.log.sealing.keys import VARIABLE
 from lakestream_client import connect
+from lakestream_client.lake import readers
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_sql.session import Session

@@ -13,10 +13,10 @@ import pytest
 from delta.tables import DeltaTable as DeltaTables
 from deltalake import DeltaTable
 
-from lakestream.lake.read import readers
 from lakestream.lake.staging import scan
 from lakestream.lake.table import schema
 from lakestream.log.format.record import Record
+from lakestream_client.lake import readers
 from lakestream_spark.write.stream_compaction import CompactionOptions
 from tests.lake.compacting import compact as compact_stream
 from tests.lake.foreign import COLUMNS, Readers, micros, record

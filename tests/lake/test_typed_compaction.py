@@ -19,7 +19,6 @@ from pyspark.sql import functions
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.read.history.past import open_past
 from lakestream.lake.staging import clone_request, scan
 from lakestream.lake.staging.clone_request import SubjectSelection
 from lakestream.lake.staging.staging import StagedStream
@@ -31,6 +30,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Format, Schema
+from lakestream_client.lake.past import open_past
 from lakestream_spark.write import misfits
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.replay import NoReplay, Replay, ReplayResult

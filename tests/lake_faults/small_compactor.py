@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError
 from lakestream.lake.staging import scan, staging
 from lakestream.lake.staging.staging import StagedStream
@@ -25,6 +24,7 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.log import TableLog
 from lakestream.lake.table.progress import TableProgress, application
 from lakestream.lake.table.schema import table_schema
+from lakestream_client.lake import view as views
 
 INTERVAL_S = 0.3
 

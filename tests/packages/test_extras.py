@@ -33,7 +33,7 @@ MODULE_OF = {
     "pynacl": "nacl",
 }
 """Modules of distributions that have another name."""
-FOR_THE_COMMAND_LINE = {"nkeys", "rich", "typer"}
+FOR_THE_COMMAND_LINE = {"nats", "nkeys", "rich", "typer"}
 OPTIONAL = {*extras.MODULES["otel"], *extras.MODULES["tables"], "compression", "duckdb"}
 """Imported by a server that is configured for them, reads tables, or runs on Python 3.14; duckdb: by a reader of
 encrypted tables."""
@@ -51,7 +51,11 @@ FOR_TABLES = {"lakestream_schemas"}
 """Packages that make columns only where the libraries for tables are; a server without them checks payloads alone."""
 ALSO_IMPORTED = {"botocore", "py4j", "thrift"}
 """Modules that come with boto3, pyspark and pymetastore."""
-BY_ANOTHER_EXTRA = {"lakestream_iceberg": {"boto3"}}
+BY_ANOTHER_EXTRA = {
+    "lakestream_commands": {"lakestream_client"},
+    "lakestream_console": {"lakestream_client", "lakestream_sql"},
+    "lakestream_iceberg": {"boto3"},
+}
 """Modules for one option of a package, which names the extra where they are missing."""
 
 

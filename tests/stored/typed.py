@@ -17,8 +17,8 @@ from nats.js.errors import APIError
 
 from lakestream.lake.storage import paths
 from lakestream.lake.table.scan import Scan
-from lakestream.lake.view import open_view
 from lakestream.protocol import headers
+from lakestream_client.lake.view import open_view
 from tests.registry_world import RegistryWorld
 from tests.servers import Server
 from tests.stored import lake

@@ -52,7 +52,7 @@ def test_a_query_at_the_command_line_does_without_aiohttp() -> None:
     """Importing it takes longer than a query; nats-py needs it for WebSockets."""
     found = run(
         "import sys\n"
-        "from lakestream.lake.flush import FlushFailed, Flusher\n"
+        "from lakestream_client.lake.flusher import FlushFailed, Flusher\n"
         "try:\n"
         "    Flusher(['nats://127.0.0.1:1'.split()]).flush('ORDERS', 5)\n"
         "except FlushFailed:\n"

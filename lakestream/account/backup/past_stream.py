@@ -1,7 +1,7 @@
 """A new stream with the messages that another one held in the past, as an archive to restore.
 
 Belongs here: its configuration, and its archive, without any client: `lakestream restore` and the console send it. The
-messages are found in lake/read/history/past.py.
+messages are found in packages/client/lakestream_client/lake/past.py.
 """
 
 from __future__ import annotations

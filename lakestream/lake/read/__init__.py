@@ -1,10 +1,9 @@
-"""Reading streams of a lake, without Spark except for its data source.
+"""Reading streams of a lake for the server.
 
-Belongs here: old messages for the server (history/), a stream as it is now (live view), and tables as Arrow data.
+Belongs here: old messages (history/), and the base of a clone. packages/client has what other programs read with.
 
 In reading order:
 
-- `readers.py`: Tables as Arrow and pandas data, in this process, without Java.
 - `history/`: Old messages for the server, read from a stream's Delta table. No JVM.
 - `base_rows.py`: Base of a stream that begins as a clone, from its table's rows.
 """

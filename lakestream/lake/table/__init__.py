@@ -35,6 +35,4 @@ In reading order:
 - `pages.py`: Single pages of a row group, as a Parquet file of their own.
 - `encryption.py`: Encrypted tables (`lake { encryption: parquet }`): the key of each, and its Parquet files.
 - `misfits.py`: The table of misfits of a stream, for readers.
-- `partitions.py`: Partition columns of rows by time and by fields of the payload (layout `fields`), as Arrow and as
-  Spark SQL.
 """

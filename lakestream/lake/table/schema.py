@@ -148,7 +148,7 @@ class Layout(msgspec.Struct, frozen=True):
         return {FIELD_METADATA: self.field(column)} if column.startswith(BY_FIELD) else {}
 
     def expressions(self) -> list[str]:
-        """Return those columns as Spark SQL over `subject`; for the kind `fields` see partitions.py."""
+        """Return those columns as Spark SQL over `subject`; lakestream_client.lake.partitions has those of fields."""
         if self.kind == "bucket":
             cases = [f"WHEN subject < {quoted(bound)} THEN {number}" for number, bound in enumerate(self.bounds)]
             last = len(self.bounds)

@@ -17,6 +17,7 @@ In reading order:
 - `client.py`: The client.
 - `direct_get.py`: Direct gets: stored messages by request, from any JetStream server.
 - `consumer.py`: Reading a stream that does not allow direct gets, through a consumer.
+- `lake/`: Streams of a lake as they are and were, read from its files.
 - `scan.py`: Reading a stream as Arrow data.
 - `past.py`: A stream as it was.
 - `bucket.py`: Key-value buckets as they were.
@@ -29,31 +30,35 @@ In reading order:
 
 from __future__ import annotations
 
-from lakestream_client.bucket import Bucket, BucketAt, Entry
-from lakestream_client.client import Client, connect
-from lakestream_client.errors import (
-    BadFilter,
-    CannotConnect,
-    ClientError,
-    DirectGetDisabled,
-    LakeNotReachable,
-    MissingPackage,
-    NoAnswer,
-    NoJetStream,
-    NoSuchKey,
-    NoSuchMessage,
-    NoSuchStream,
-    NoTimeTravel,
-    PastUnavailable,
-    QueryFailed,
-    ReadFailed,
-    Refused,
-    TooManySubjects,
-)
-from lakestream_client.messages import Message
-from lakestream_client.past import AsOf
-from lakestream_client.scan import Filters
-from lakestream_client.sql import Answer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakestream_client.bucket import Bucket, BucketAt, Entry
+    from lakestream_client.client import Client, connect
+    from lakestream_client.errors import (
+        BadFilter,
+        CannotConnect,
+        ClientError,
+        DirectGetDisabled,
+        LakeNotReachable,
+        MissingPackage,
+        NoAnswer,
+        NoJetStream,
+        NoSuchKey,
+        NoSuchMessage,
+        NoSuchStream,
+        NoTimeTravel,
+        PastUnavailable,
+        QueryFailed,
+        ReadFailed,
+        Refused,
+        TooManySubjects,
+    )
+    from lakestream_client.messages import Message
+    from lakestream_client.past import AsOf
+    from lakestream_client.scan import Filters
+    from lakestream_client.sql import Answer
 
 __all__ = [
     "Answer",
@@ -83,3 +88,22 @@ __all__ = [
     "TooManySubjects",
     "connect",
 ]
+
+_MODULES = {
+    "Answer": "sql",
+    "AsOf": "past",
+    "Bucket": "bucket",
+    "BucketAt": "bucket",
+    "Client": "client",
+    "Entry": "bucket",
+    "Filters": "scan",
+    "Message": "messages",
+    "connect": "client",
+}
+"""Modules of the names, which are loaded with the first use: SQL needs `lake` alone. The others are errors."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

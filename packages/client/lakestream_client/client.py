@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from lakestream.lake.flush import FlushAnswer
-    from lakestream.lake.read.history.past import StreamPast
-    from lakestream.lake.view import StreamView
+    from lakestream_client.lake.past import StreamPast
+    from lakestream_client.lake.view import StreamView
 
 T = TypeVar("T")
 
@@ -219,8 +219,8 @@ class Client:
     async def _last_in_lake(self, stream: str, point: PastPoint, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
 
-        from lakestream.lake.read.history.past import StreamPast
         from lakestream.lake.table.conditions import MATCHES, Condition
+        from lakestream_client.lake.past import StreamPast
 
         past = await self._open(stream, point)
         if isinstance(past, str):
@@ -428,14 +428,14 @@ def _why_unreadable(lake: str, lake_id: str) -> str:
 
 
 def _view(lake: str, answer: FlushAnswer) -> StreamView:
-    from lakestream.lake.view import open_view
+    from lakestream_client.lake.view import open_view
 
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 
 
 def _past(lake: str, answer: FlushAnswer, point: PastPoint) -> StreamPast:
-    from lakestream.lake.read.history.past import open_past
     from lakestream.lake.table.at import TimeTravelError
+    from lakestream_client.lake.past import open_past
 
     try:
         account = answer.account or DEFAULT_ACCOUNT

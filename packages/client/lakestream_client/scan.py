@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from nats.aio.client import Client as Nats
 
-    from lakestream.lake.read.history.past import StreamPast
     from lakestream.lake.table.conditions import Condition
-    from lakestream.lake.view import StreamView
     from lakestream_client.direct_get import DirectGets
+    from lakestream_client.lake.past import StreamPast
+    from lakestream_client.lake.view import StreamView
 
 BATCH_ROWS = 10_000
 """Default maximum number of rows of a batch."""
@@ -183,7 +183,7 @@ def of_lake(stream: StreamView | StreamPast, asked: CheckedFilters) -> pa.Record
 
 
 def _lake_batches(stream: StreamView | StreamPast, asked: CheckedFilters) -> Iterator[pa.RecordBatch]:
-    from lakestream.lake.view import StreamView
+    from lakestream_client.lake.view import StreamView
 
     columns, conditions = asked.columns, asked.conditions
     try:

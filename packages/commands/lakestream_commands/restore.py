@@ -2,7 +2,7 @@
 
 Belongs here: the commands' options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
 server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in
-lake/read/history/past.py; the new stream and its archive are in account/backup/past_stream.py.
+packages/client/lakestream_client/lake/past.py; the new stream and its archive are in account/backup/past_stream.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 
 if TYPE_CHECKING:
-    from lakestream.lake.read.history.past import StreamPast
+    from lakestream_client.lake.past import StreamPast
 
 WINDOW = 32
 """Unacknowledged chunks in flight."""
@@ -68,7 +68,7 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
-    from lakestream.lake.read.history.past import open_past  # loads pyarrow
+    from lakestream_client.lake.past import open_past  # loads pyarrow
 
     with exits("interrupted; nothing was restored"):
         root = lake or str(default_lake())

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _serve(request: PastRequest) -> None:
-    from lakestream.lake.read.history.past import NothingThen, open_past  # loads pyarrow
+    from lakestream_client.lake.past import NothingThen, open_past  # loads pyarrow
 
     answer = _flush_answer.decode(request.flush) if request.flush else None
     past = open_past(request.lake, request.stream, request.at_ns, request.account, answer=answer)

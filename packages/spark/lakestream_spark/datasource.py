@@ -1,7 +1,8 @@
 """The Spark data source `lakestream`: a live view of a stream, as a batch and as a stream.
 
-Belongs here: the options, the partitions and the offsets. The driver opens and pins a view (lake/view.py), and each
-task reads a piece of it, a range of the table's sequences or some staged segments.
+Belongs here: the options, the partitions and the offsets. The driver opens and pins a view
+(lakestream_client/lake/view.py), and each task reads a piece of it, a range of the table's sequences or some staged
+segments.
 
     from lakestream_spark.datasource import register
 
@@ -33,14 +34,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lakestream.lake import flush
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, FlushAnswer, Flusher, FlushFailed, ServerCredentials
+from lakestream.lake.flush import FlushAnswer, ServerCredentials
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import END, REMOVED_DDL, TABLE_DDL
-from lakestream.lake.view import StagedPart, StreamView, is_archive, open_view
+from lakestream_client.lake import flusher
+from lakestream_client.lake.flusher import DEFAULT_TIMEOUT_S, Flusher, FlushFailed
+from lakestream_client.lake.view import StagedPart, StreamView, is_archive, open_view
 from lakestream_spark.session import PUSHDOWN
 
 if TYPE_CHECKING:
@@ -295,10 +297,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _flushed(self) -> FlushAnswer | str:
         """Return a server's answer, or the reason why there is none. The connection stays open."""
         asked, storage = self._asked, open_storage(self._asked.lake)
-        self._flusher = self._flusher or flush.connect(storage, asked.account, asked.server, asked.credentials)
+        self._flusher = self._flusher or flusher.connect(storage, asked.account, asked.server, asked.credentials)
         given = (asked.server, asked.timeout, asked.credentials, self._flusher)
         try:
-            answer, why = flush.asked(storage, asked.stream, asked.account, *given)
+            answer, why = flusher.asked(storage, asked.stream, asked.account, *given)
         except FlushFailed as error:
             self.stop()
             if asked.server is not None:

@@ -1,8 +1,9 @@
 """Catalog of the tables that queries name.
 
 Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of(ORDERS, T)) and a time to a relation that DuckDB
-can read: a Delta table at one version, or that table with its uncompacted segments as one live view (lake/view.py).
-session.py executes queries, statements.py finds the names in them, lake/table/at.py resolves times.
+can read: a Delta table at one version, or that table with its uncompacted segments as one live view
+(lakestream_client/lake/view.py). session.py executes queries, statements.py finds the names in them, lake/table/at.py
+resolves times.
 
 All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `StatementSnapshot` is
 made for each statement and caches what it resolved.

@@ -29,7 +29,7 @@ from lakestream_sql.mentions import delta_scan
 if TYPE_CHECKING:
     import duckdb
 
-    from lakestream.lake.view import StreamView
+    from lakestream_client.lake.view import StreamView
     from lakestream_sql.stored_files import StoredFiles
 
 

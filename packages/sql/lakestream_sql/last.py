@@ -22,7 +22,7 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.conditions import MATCHES, Condition
 from lakestream.lake.table.schema import literal
 from lakestream.lake.table.segments import alive
-from lakestream.lake.view import StreamView
+from lakestream_client.lake.view import StreamView
 from lakestream_sql.uncompacted import LastIndex, StreamQuery, selected
 from lakestream_sql.visible import matching
 

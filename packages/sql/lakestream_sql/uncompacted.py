@@ -1,7 +1,7 @@
 """Uncompacted segments in SQL: messages that are staged, and not in the table yet.
 
-Belongs here: opening a stream's live view (lake/view.py) for one statement, as SQL and Arrow tables for DuckDB, the
-limit of what is read into memory, and asking the server for its index.
+Belongs here: opening a stream's live view (lakestream_client/lake/view.py) for one statement, as SQL and Arrow tables
+for DuckDB, the limit of what is read into memory, and asking the server for its index.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.errors import LakeError, StorageFailed
-from lakestream.lake.flush import (
-    DEFAULT_TIMEOUT_S,
-    Flusher,
-    FlushFailed,
-    ServerCredentials,
-    StreamNotFound,
-    connect,
-)
+from lakestream.lake.flush import ServerCredentials
 from lakestream.lake.last_messages import LastPage, LastWanted
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
@@ -31,7 +24,8 @@ from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import REMOVED_COLUMN, doubled
-from lakestream.lake.view import DecodedParts, Followers, StreamView, open_view
+from lakestream_client.lake.flusher import DEFAULT_TIMEOUT_S, Flusher, FlushFailed, StreamNotFound, connect
+from lakestream_client.lake.view import DecodedParts, Followers, StreamView, open_view
 from lakestream_sql.explained import SqlError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakestream.lake.table.schema import Layout
-from lakestream.lake.view import open_view
 from lakestream.protocol.subjects import matches
 from lakestream_client import BadFilter
+from lakestream_client.lake.view import open_view
 from lakestream_client.messages import ALL_COLUMNS, COLUMNS, checked_columns
 from lakestream_client.scan import CheckedFilters, Filters, of_lake
 from tests.lake.model import T0, StreamModel

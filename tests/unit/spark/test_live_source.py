@@ -11,10 +11,10 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakestream.lake import view as views
 from lakestream.lake.errors import LakeError
 from lakestream.lake.table.schema import END, TABLE_COLUMNS, table_schema
-from lakestream.lake.view import open_view
+from lakestream_client.lake import view as views
+from lakestream_client.lake.view import open_view
 from lakestream_spark import datasource
 from lakestream_spark.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
 from tests.lake.model import StreamModel, flights

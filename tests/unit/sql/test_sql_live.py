@@ -14,7 +14,6 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from lakestream.lake import view as views
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
@@ -22,9 +21,10 @@ from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.progress import TableProgress
 from lakestream.lake.table.schema import BOUNDS_METADATA, table_schema
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.view import StreamView
 from lakestream.protocol.instants import rfc3339
 from lakestream.schemas.schema import Schema as MessageSchema
+from lakestream_client.lake import view as views
+from lakestream_client.lake.view import StreamView
 from lakestream_sql import uncompacted
 from lakestream_sql.catalog import StatementSnapshot
 from lakestream_sql.file_views import FileViews

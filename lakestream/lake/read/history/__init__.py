@@ -11,5 +11,4 @@ In reading order:
 - `cache.py`: Cache of messages read from tables, with a byte limit.
 - `staged.py`: Old messages from staged segments, while the table is damaged.
 - `past_table.py`: A stream's past in its table, for the server.
-- `past.py`: A stream's messages as of a time or sequence, for programs.
 """

@@ -66,9 +66,9 @@ from lakestream.lake.table.schema import (
     subject_text,
 )
 from lakestream.lake.table.state import Head, position_of, state_at
-from lakestream.lake.view import StreamView
 from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform, TransformError
+from lakestream_client.lake.view import StreamView
 from lakestream_spark.write import layouts, vacuum
 from lakestream_spark.write.clone_point import ClonePoint, find_point, rows_at
 from lakestream_spark.write.clones import Clone, CloneRefused, lacks_files

@@ -46,8 +46,9 @@ import pyarrow.parquet as pq
 from lakestream.lake.errors import UnfitSubject
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import Storage
-from lakestream.lake.table import encryption, partitions
+from lakestream.lake.table import encryption
 from lakestream.lake.table.schema import REMOVED_COLUMN, SUBJECT_MOST, TABLE_COLUMNS, Layout, escaped, table_schema
+from lakestream_client.lake import partitions
 from lakestream_spark.write.field_ids import with_ids
 from lakestream_spark.write.file_ends import EndWriter
 from lakestream_spark.write.file_statistics import FileStatistics, Path

@@ -1,7 +1,7 @@
 """Layout that a stream's table should have, and its partitions as Spark writes them.
 
 Belongs here: the choice of a layout, the sizes of runs and row groups, and partition columns by time and by fields in
-Spark SQL. Their values are those of lakestream/lake/table/partitions.py, which has them in Arrow.
+Spark SQL. Their values are those of lakestream_client/lake/partitions.py, which has them in Arrow.
 
 The layout follows from the request (`lakestream.partition`), the number of subjects and the current layout:
 
@@ -23,7 +23,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lakestream.lake.table import segments
-from lakestream.lake.table.partitions import CONTROL, DAY_NS, HOUR_NS, LENGTHS, MAX_VALUE
 from lakestream.lake.table.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.table.schema import (
     BY_DAY,
@@ -37,6 +36,7 @@ from lakestream.lake.table.schema import (
     ticked,
 )
 from lakestream.schemas.columns import column_names
+from lakestream_client.lake.partitions import CONTROL, DAY_NS, HOUR_NS, LENGTHS, MAX_VALUE
 
 SAMPLE = 20_000
 """Maximum number of subjects from which bounds are chosen."""

@@ -28,7 +28,6 @@ from lakestream.lake.table import policy
 from lakestream.lake.table.at import open_log
 from lakestream.lake.table.batches import CONDITION_TERMS
 from lakestream.lake.table.check import Damage
-from lakestream.lake.table.partitions import arrays
 from lakestream.lake.table.scan import Scan
 from lakestream.lake.table.schema import (
     END,
@@ -43,6 +42,7 @@ from lakestream.lake.table.typed_columns import of_table, plain
 from lakestream.lake.table.typed_rows import MISFIT_SCHEMA
 from lakestream.log.format.runs import SchemaRun
 from lakestream.schemas.naming import SCHEMA_KEY
+from lakestream_client.lake.partitions import arrays
 from lakestream_spark.write.commit import Commit, own_session
 from lakestream_spark.write.keyed_table import KeyedTable
 from lakestream_spark.write.misfits import MisfitTable

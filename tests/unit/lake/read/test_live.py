@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake import view as views
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap, VersionGone
-from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, name_server
+from lakestream.lake.flush import ServerFile, name_server
 from lakestream.lake.staging import staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
@@ -31,8 +30,10 @@ from lakestream.lake.table.schema import (
     table_schema,
 )
 from lakestream.lake.table.state import TableFollower
-from lakestream.lake.view import SegmentGone, StreamView, open_view
 from lakestream.server.lake.stream_sync import Grace
+from lakestream_client.lake import view as views
+from lakestream_client.lake.flusher import FlushFailed, StreamNotFound
+from lakestream_client.lake.view import SegmentGone, StreamView, open_view
 from tests.lake.model import StreamModel, flights, unstage_through
 
 

@@ -14,10 +14,10 @@ from lakestream.lake.staging.staging import StreamIdentity
 from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
-from lakestream.lake.view import open_view
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.schemas.schema import Schema
 from lakestream.stream.core.operations import UpdateStream
+from lakestream_client.lake.view import open_view
 from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit

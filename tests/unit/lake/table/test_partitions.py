@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestream.lake.errors import BadPolicy, UnfitSubject
-from lakestream.lake.table import partitions, policy
+from lakestream.lake.table import policy
 from lakestream.lake.table.policy import Partition
 from lakestream.lake.table.schema import (
     FIELD_METADATA,
@@ -23,6 +23,7 @@ from lakestream.lake.table.schema import (
     layout_of,
     message_schema,
 )
+from lakestream_client.lake import partitions
 from lakestream_iceberg.schema import partition_fields
 from lakestream_spark.write import layouts
 from lakestream_spark.write.data_files import DataFiles, NewFile

@@ -22,8 +22,8 @@ from lakestream.lake.table import erasures
 from lakestream.lake.table.at import as_of
 from lakestream.lake.table.departures import DeletedMessages
 from lakestream.lake.table.schema import table_schema
-from lakestream.lake.view import StreamView
 from lakestream.log.format.departures import Departures, Point
+from lakestream_client.lake.view import StreamView
 
 pytestmark = pytest.mark.unit
 

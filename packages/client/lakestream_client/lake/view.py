@@ -23,20 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestream.lake.errors import LakeError, SegmentGap, VersionGone
-from lakestream.lake.flush import (
-    DEFAULT_TIMEOUT_S,
-    FlushAnswer,
-    Flusher,
-    FlushFailed,
-    ServerCredentials,
-    StreamNotFound,
-    asked,
-)
+from lakestream.lake.flush import FlushAnswer, ServerCredentials
 from lakestream.lake.staging import quarantine, staging
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.storage.storage import FileEntry, Storage
-from lakestream.lake.table import batches, partitions, segments, typed_columns
+from lakestream.lake.table import batches, segments, typed_columns
 from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.batches import CommitBatch, Removal
 from lakestream.lake.table.conditions import MAX_CONDITIONS, Condition
@@ -66,6 +58,8 @@ from lakestream.lake.table.typed_columns import EMPTY, NoColumns
 from lakestream.lake.table.typed_rows import TypedRows
 from lakestream.log.format.departures import Departures, Point
 from lakestream.log.format.runs import SchemaRun
+from lakestream_client.lake import partitions
+from lakestream_client.lake.flusher import DEFAULT_TIMEOUT_S, Flusher, FlushFailed, StreamNotFound, asked
 
 ATTEMPTS = 5
 """Maximum number of attempts when files disappear during planning."""

@@ -4,9 +4,10 @@ Belongs here: choosing what to read for a point in the past (a version of the ta
 where the table does not reach that far yet), and reading it as messages in sequence order without holding more than a
 range of them. A restore sends them to a server (`lakestream restore`).
 
-With `lakestream.time_travel` these are exactly the messages that the stream held then (table/departures.py). Without,
-they include messages that limits, deletes and purges had not yet removed from the *table* at the commit which first
-holds that time: the table follows the stream with the compaction's lag.
+With `lakestream.time_travel` these are exactly the messages that the stream held then
+(lakestream/lake/table/departures.py). Without, they include messages that limits, deletes and purges had not yet
+removed from the *table* at the commit which first holds that time: the table follows the stream with the compaction's
+lag.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from lakestream.lake.table import departures as departure_files
 from lakestream.lake.table.at import NotATable, TableAsOf, TimeTravelError, as_of, as_of_sequence, open_log
 from lakestream.lake.table.conditions import Condition, bounds
 from lakestream.lake.table.schema import REMOVED_COLUMN
-from lakestream.lake.view import StreamView, completed, open_view
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
+from lakestream_client.lake.view import StreamView, completed, open_view
 
 
 class NothingThen(LakeError):
