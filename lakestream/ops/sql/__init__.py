@@ -1,11 +1,10 @@
 """SQL for clients, in processes of their own: no query can hold up the server.
 
-Belongs here: the processes. packages/sql answers the queries in them, and has the service over NATS.
+Belongs here: the processes. packages/sql answers the queries in them, shares them out, and has the service over NATS.
 
 In reading order:
 
-- `processes.py`: One process that answers queries (packages/sql/lakestream_sql/child.py).
-- `question.py`: A query that is put to its process.
-- `pool.py`: The processes that answer queries, of the service over NATS or of the console.
+- `processes.py`: One process that reads the lake for a server: for a query (packages/sql/lakestream_sql/child.py), or a
+  restore.
 - `listeners.py`: Listeners of other protocols for SQL, each in a process of its own.
 """

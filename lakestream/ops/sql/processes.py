@@ -1,6 +1,7 @@
-"""One process that answers queries (packages/sql/lakestream_sql/child.py).
+"""One process that reads the lake for a server: for a query (packages/sql/lakestream_sql/child.py), or a restore.
 
-Belongs here: starting and ending it, and the messages with it. pool.py says which query has it.
+Belongs here: starting and ending it, and the messages with it. packages/sql/lakestream_sql/pool.py says which query has
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from lakestream.ports import Timer
 INSTALL = f"pip install '{DISTRIBUTION}[sql]'"
 START_S = 60.0
 """Time until a process takes queries (60 s); it is not part of the time of a query."""
-_PROGRAM = "lakestream_sql.child"
 _PACKAGES = ("lakestream_sql", "duckdb", "duckdb_extension_delta", "deltalake", "pyarrow", "fsspec")
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _PASSED_KINDS = ("AWS_", "AZURE_", "GOOGLE_", "HTTPS_PROXY", "NO_PROXY", "https_proxy", "no_proxy", "LC_", "PYTHON")
@@ -140,22 +140,13 @@ class Process:
         await self._process.wait()
 
 
-async def start(lake: str, account: str, *, memory: int, threads: int) -> Process:
-    """Start a process for the streams of an account.
-
-    Args:
-        memory, threads: what DuckDB may use; memory in bytes.
+async def started(program: str, opening: object) -> Process:
+    """Start a process of a program, confined to few variables; say its first message and wait for its first answer.
 
     Raises:
         CannotStart, ProcessEnded.
-        ProcessQueryFailed: the lake cannot be queried.
+        ProcessQueryFailed: the program answers with an error.
     """
-    return await started(_PROGRAM, {"lake": lake, "account": account, "memory": memory, "threads": threads})
-
-
-async def started(program: str, opening: object) -> Process:
-    """Start a process of a program that is confined like that of a query, say its first message and wait for its first
-    answer. Raises CannotStart, ProcessEnded and ProcessQueryFailed, as `start` does."""
     try:
         made = await asyncio.create_subprocess_exec(
             sys.executable,

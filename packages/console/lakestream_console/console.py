@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -46,7 +46,9 @@ from lakestream_console.pages import NAMES, AccountPages
 from lakestream_console.restores import RestoreBody, ServerRestores
 from lakestream_console.sessions import FAILURES_NS, ConsoleSession, LoginLimit, Sessions
 from lakestream_console.shown import shown
-from lakestream_console.sql import ConsoleSql, SqlBody
+
+if TYPE_CHECKING:
+    from lakestream_console.sql import ConsoleSql
 
 MAX_LOGIN_BYTES = 64 << 10
 """Bytes of the body of a login (64 KiB): credentials with a long JWT fit."""
@@ -129,7 +131,6 @@ class RequestBody(MessageBody, frozen=True):
 
 _login_body = msgspec.json.Decoder(LoginBody)
 _message_body = msgspec.json.Decoder(MessageBody)
-_sql_body = msgspec.json.Decoder(SqlBody)
 _restore_body = msgspec.json.Decoder(RestoreBody)
 _request_body = msgspec.json.Decoder(RequestBody)
 
@@ -460,7 +461,10 @@ class Console:
         return jetstream.keeper.root
 
     async def _sql(self, request: HttpRequest, session: ConsoleSession) -> HttpAnswer:
-        body, lake = _decoded(request.body, _sql_body), self._lake()
+        lake = self._lake()
+        from lakestream_console.sql import BODY, ConsoleSql  # with packages/sql, which is installed then
+
+        body = _decoded(request.body, BODY)
         if self._queries is None:
             self._queries = ConsoleSql(lake, self._clock, lambda: self._node.options.sql)
         return _raw(await self._queries.query(session.client, body))

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from lakestream.account.backup.past_stream import CHUNK_BYTES, empty_state, restored_config
-from lakestream.lake.flush import FLUSH
+from lakestream.lake.flush import FLUSH, FLUSH_WAIT_NS
 from lakestream.ops.sql import processes
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ops.sql.question import FLUSH_WAIT_NS
 from lakestream.ports import Clock
 from lakestream.protocol.headers import status
 from lakestream.protocol.instants import instant

@@ -2,8 +2,8 @@
 
 Belongs here: the limits of a session's queries, their early end, and what the server does for a query: it judges by the
 user's permissions whether the streams may be read, and has their newest messages staged. The processes are those of
-ops/sql/pool.py. SQL itself is in
-packages/sql/lakestream_sql/child.py, which is never imported here: no query can hold up the server.
+packages/sql/lakestream_sql/pool.py. SQL itself is in packages/sql/lakestream_sql/child.py, which is never imported
+here: no query can hold up the server.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Literal
 import msgspec
 
 from lakestream.config.options import SqlOptions
-from lakestream.lake.flush import FLUSH
-from lakestream.ops.sql.pool import Pool, TooManyQueries
+from lakestream.lake.flush import FLUSH, FLUSH_WAIT_NS
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ops.sql.question import FLUSH_WAIT_NS, MAX_QUERY, MAX_STREAMS, MentionedBy, put
 from lakestream.ports import Clock, Single
 from lakestream.protocol.nuid import nuid
 from lakestream_console.client import ConsoleClient, ConsoleError, SessionEnded
+from lakestream_sql.pool import Pool, TooManyQueries
+from lakestream_sql.question import MAX_QUERY, MAX_STREAMS, MentionedBy, put
 
 MAX_PROCESSES = 4
 """Queries of all sessions at the same time, and their processes (4)."""
@@ -48,6 +48,9 @@ class SqlBody(msgspec.Struct, frozen=True):
     max_rows: int = 0
     timeout_ms: int = 0
     engine: Literal["duckdb", "spark"] = "duckdb"
+
+
+BODY = msgspec.json.Decoder(SqlBody)
 
 
 class _Columns(msgspec.Struct):

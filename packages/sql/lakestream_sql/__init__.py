@@ -22,6 +22,8 @@ In reading order:
 - `masking.py`: The columns that a user sees masked.
 - `confined.py`: Confinement of queries to the tables of one account.
 - `first_answer.py`: The first answer of a lake.
+- `pool.py`: The processes that answer queries, of the service over NATS or of the console.
+- `question.py`: A query that is put to its process.
 - `child.py`: The program that answers queries for the server: `python -m lakestream_sql.child`.
 - `messages.py`: Messages between the server and a process that answers queries (child.py).
 - `batches.py`: Results in batches of limited size.

@@ -12,10 +12,8 @@ from contextlib import aclosing
 import msgspec
 
 from lakestream.config.options import SECOND, SqlOptions
-from lakestream.lake.flush import FLUSH, FLUSHED
-from lakestream.ops.sql.pool import Pool
+from lakestream.lake.flush import FLUSH, FLUSH_WAIT_NS, FLUSHED
 from lakestream.ops.sql.processes import CannotStart, Process, ProcessEnded, ProcessQueryFailed
-from lakestream.ops.sql.question import FLUSH_WAIT_NS, MAX_STREAMS, MentionedBy, put
 from lakestream.ports import Bus, ClientInfo, Clock, Single, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -24,6 +22,8 @@ from lakestream.protocol.nuid import nuid
 from lakestream.protocol.sql import SqlRequest
 from lakestream_sql.messages import Ask, QueryColumns, Summary
 from lakestream_sql.over_nats.figures import SqlFigures
+from lakestream_sql.pool import Pool
+from lakestream_sql.question import MAX_STREAMS, MentionedBy, put
 from lakestream_sql.visible import Viewer
 
 INTEREST_NS = SECOND

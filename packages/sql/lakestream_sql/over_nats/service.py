@@ -13,8 +13,6 @@ import msgspec
 
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.ops.sql.pool import Pool, TooManyQueries
-from lakestream.ops.sql.question import MAX_QUERY
 from lakestream.ports import Bus, ClientInfo, Clock, Single, Subscribed, singly
 from lakestream.protocol import sql
 from lakestream.protocol.decoding import DECODE_ERRORS
@@ -23,6 +21,8 @@ from lakestream.protocol.sql import SqlRequest, SqlUser
 from lakestream_sql.over_nats.figures import SqlFigures
 from lakestream_sql.over_nats.micro import ENDPOINTS, answer_discovery
 from lakestream_sql.over_nats.query import QueryRefused, QueryRequest, RunningQuery, tell_outcome
+from lakestream_sql.pool import Pool, TooManyQueries
+from lakestream_sql.question import MAX_QUERY
 from lakestream_sql.visible import Viewer
 
 UNKNOWN = (

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.ops.sql import processes
 from lakestream.ops.sql.processes import Process, ProcessQueryFailed
+from lakestream_sql.pool import start
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +34,7 @@ def test_a_lake_that_stops_answering_is_named_and_another_process_takes_the_next
         return found
 
     async def run() -> None:
-        process = await processes.start(str(tmp_path), "$G", memory=512 << 20, threads=2)
+        process = await start(str(tmp_path), "$G", memory=512 << 20, threads=2)
         assert await ask(process) == [[1]]
         os.mkfifo(file := tmp_path / "_lake.json")  # whoever reads it waits
         said = r"the lake does not answer: reading the lake/_lake\.json"
@@ -43,7 +43,7 @@ def test_a_lake_that_stops_answering_is_named_and_another_process_takes_the_next
         assert (raised.value.code, raised.value.is_end) == (503, True)
         file.unlink()
         await process.kill()
-        process = await processes.start(str(tmp_path), "$G", memory=512 << 20, threads=2)
+        process = await start(str(tmp_path), "$G", memory=512 << 20, threads=2)
         assert await ask(process) == [[1]]
         await process.kill()
 

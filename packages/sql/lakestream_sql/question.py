@@ -21,8 +21,6 @@ MAX_QUERY = 64 << 10
 """Length of a query (64 Ki characters)."""
 MAX_STREAMS = 16
 """Streams of one query (16)."""
-FLUSH_WAIT_NS = 5_000_000_000
-"""Time for staging the newest messages of a stream (5 s)."""
 
 
 class MentionedBy(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from lakestream.config.options import SqlOptions
-from lakestream.ops.sql import processes
-from lakestream.ops.sql.processes import Process, ProcessEnded
+from lakestream.ops.sql.processes import Process, ProcessEnded, started
 from lakestream.ports import Clock
 
 IDLE_NS = 120_000_000_000
@@ -69,7 +68,7 @@ class Pool:
             _, name = min(idle)
             await self._idle[name].pop(0).kill()
         options = self._options
-        process = await processes.start(self._lake, account, memory=options.memory, threads=options.threads)
+        process = await start(self._lake, account, memory=options.memory, threads=options.threads)
         self._running.add(process)
         return process
 
@@ -102,3 +101,18 @@ class Pool:
         self._idle.clear()
         for process in (*idle, *self._running):
             await process.kill()
+
+
+async def start(lake: str, account: str, *, memory: int, threads: int) -> Process:
+    """Start a process for the streams of an account.
+
+    Args:
+        memory, threads: what DuckDB may use; memory in bytes.
+
+    Raises:
+        CannotStart, ProcessEnded.
+        ProcessQueryFailed: the lake cannot be queried.
+    """
+    return await started(
+        "lakestream_sql.child", {"lake": lake, "account": account, "memory": memory, "threads": threads}
+    )
