@@ -105,7 +105,7 @@ def drops_what_is_only_staged(stack: ExitStack) -> None:
 
 def keeps_deleted_rows(stack: ExitStack) -> None:
     """Rows of the table stay when their messages are removed."""
-    stack.enter_context(patch.object(batches, "deletions", lambda position, before, dead: []))
+    stack.enter_context(patch.object(batches, "deleted_rows", lambda position, before, dead: []))
 
 
 _Commit = Callable[[StreamCompaction, CommitPlan, Output], Any]
