@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import random
 import subprocess
 import sys
@@ -36,6 +38,8 @@ from lakestream_client import (
     sync,
 )
 from lakestream_client.direct_get import PAGE_MESSAGES
+from lakestream_client.gateway import connect_user
+from tests.conftest import StartServer
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 from tests.unit.client.test_filters import row_fits, some_filters
@@ -46,6 +50,29 @@ CONFIG = 'lake { seal_age: "1h" }\n'
 TRAVEL = {"lakestream.time_travel": "30d"}
 SUBJECTS = ["o.de", "o.de.x", "o.fr.x", "o.fr.y", "it's", "o-de", "ö.ü.%", "o.de.x.y"]
 COUNT = 400
+
+
+@pytest.mark.parametrize("gateway", [False, True])
+async def test_a_rejected_login_leaves_no_socket(gateway: bool, start_server: StartServer) -> None:
+    """nats-py leaves it open. Gateways log in for strangers, as often as these like."""
+    server = start_server(config="authorization { user: a, password: b }")
+
+    async def log_in() -> None:
+        login = {"user": "a", "password": "c"}
+        call = connect_user("lakestream test", server.url, False, login) if gateway else connect(server.url, **login)
+        with pytest.raises((CannotConnect, nats.errors.Error)):
+            await call
+
+    await log_in()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            await log_in()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,7 @@ async def connect(
 async def _connected(servers: str | list[str], options: dict[str, Any]) -> Nats:
     """Return a connection, after one attempt with each server. Raises CannotConnect."""
     import nats
+    from nats.aio.client import Client as Connection
     from nats.errors import Error
 
     from lakestream.lake.flush import plain_url
@@ -109,8 +110,11 @@ async def _connected(servers: str | list[str], options: dict[str, Any]) -> Nats:
         async with asyncio.timeout(CONNECT_S):
             # nats-py tries the first connection as often as any other, for minutes.
             once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
-            probe = await nats.connect(servers, **{**_without_events(options), **once, "error_cb": failed})
-            await probe.close()
+            probe = Connection()
+            try:
+                await probe.connect(servers, **{**_without_events(options), **once, "error_cb": failed})
+            finally:
+                await probe.close()  # also of a login that is rejected: nats-py leaves its socket open
             return await nats.connect(servers, **{"name": "lakestream client", "error_cb": quiet, **options})
     except (Error, OSError, TimeoutError) as error:
         reason = failures[-1] if failures else error

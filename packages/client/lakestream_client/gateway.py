@@ -55,24 +55,36 @@ async def connect_user(
     Raises:
         Exception: of nats-py, if the server rejects the login or cannot be reached.
     """
-    import nats
+    from nats.aio.client import Client
+
+    client, is_made = Client(), False
 
     async def quiet(_: Exception) -> None:
         return  # failures are reported by the calls
+
+    async def closed() -> None:
+        if ended is not None and is_made:
+            await ended()
 
     options: dict[str, Any] = dict(login)
     if secure:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         options["tls"] = context
-    return await nats.connect(
-        server,
-        name=name,
-        allow_reconnect=False,
-        max_reconnect_attempts=1,
-        reconnect_time_wait=0,
-        connect_timeout=LOGIN_S,
-        error_cb=quiet,
-        closed_cb=ended,
-        **options,
-    )
+    try:
+        await client.connect(
+            server,
+            name=name,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=LOGIN_S,
+            error_cb=quiet,
+            closed_cb=closed,
+            **options,
+        )
+        is_made = True
+    finally:
+        if not is_made:
+            await client.close()  # nats-py leaves the socket of a login open that is rejected
+    return client
