@@ -223,7 +223,7 @@ conformance: setup
 	@LAKESTREAM_TEST_NATS_SERVER=$(abspath $(NATS_SERVER)) $(PYTEST) -n $(CLUSTER_WORKERS) --dist worksteal --live tests/conformance tests/clients tests/cluster $(ARGS)
 
 # Neighbours of a cluster have different keys and ciphers. Tests that look for texts or places in files are not among these.
-SEALED := tests/conformance/test_scenarios.py tests/chaos tests/faults tests/histories tests/judge tests/sim/whole tests/power $(addprefix tests/conformance/test_,backups.py copies_restart.py move.py restart.py stalled_copies.py verify.py workers.py) $(addprefix tests/cluster/test_,backups.py chaos.py conformance.py jepsen.py mirrors.py peer_failures.py peers.py rolled_back.py verify.py)
+SEALED := tests/conformance/test_scenarios.py tests/chaos tests/faults tests/histories tests/judge tests/sim/whole tests/power $(addprefix tests/conformance/test_,backups.py copies_restart.py move.py restart.py stalled_copies.py verify.py workers.py worker_moves.py) $(addprefix tests/cluster/test_,backups.py chaos.py conformance.py jepsen.py mirrors.py peer_failures.py peers.py rolled_back.py verify.py)
 SEALED_LAKE := $(addprefix tests/lake/test_,archive.py clones.py cluster.py end_to_end.py mirrors.py)
 
 test-sealed: setup jars

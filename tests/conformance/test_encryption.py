@@ -13,6 +13,7 @@ import pytest
 
 from tests.clients.test_sql_over_nats import Session
 from tests.conformance import test_backups as backups
+from tests.conformance import test_worker_moves as moves
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, StartFailed
 from tests.stored.record import SEALED
@@ -186,6 +187,36 @@ def test_streams_go_from_worker_to_worker_with_their_keys(start_server: StartSer
         with Wire(server.address, timeout=20) as wire:
             for name in names:
                 assert wire.api(f"STREAM.INFO.{name}")["state"]["messages"] == number
+
+
+def test_a_stream_that_moves_between_running_workers_takes_its_key_along(start_server: StartServer) -> None:
+    """And with it, once it is deleted, all that anybody could read of it."""
+    encrypted = config("key0", "cipher: aes", "lake: false")
+    server = start_server(config=moves.CONFIG + encrypted)
+
+    def keys() -> list[Path]:
+        return [path for path in server.store.rglob("*") if path.name.endswith(".key") and "streams" in path.parts]
+
+    with Wire(server.address, timeout=20) as wire, Wire(server.address, moves.SYSTEM, timeout=20) as system:
+        for name in ("S", "T"):
+            moves.create(wire, name, [f"SECRETSUBJECT.{name}"])
+        for number in range(1, 4):
+            assert wire.request("SECRETSUBJECT.S", b"SECRETTEXT %d" % number).json()["seq"] == number
+            before = moves.place_of(server, "S")
+            answer = moves.move(system, "S")
+            assert "error" not in answer, answer
+            place = moves.store_of(server, moves.place_of(server, "S"))
+            assert moves.place_of(server, "S") == 1 - before
+            assert place / "A" / "streams" / "S" / "sealing.key" in keys()
+            assert len(keys()) == 2, "one for each stream"
+            assert [frame.data for frame in moves.all_of(wire, "S", number)][-1] == b"SECRETTEXT %d" % number
+            assert not found(server.store)
+    server.kill()
+    server.start()
+    with Wire(server.address, timeout=20) as wire:
+        assert wire.api("STREAM.INFO.S")["state"]["messages"] == 3
+        assert wire.api("STREAM.DELETE.S")["success"]
+        moves.until(lambda: [path.parent.name for path in keys()] == ["T"], "its key is gone")
 
 
 def publish_until_it_is_killed(server: Server, acked: list[int], some: threading.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from tests.conformance.test_workers import one_on_each, pids, publish, until
 from tests.conftest import StartServer
-from tests.servers import Server
+from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Wire, WireTimeout
 
 pytestmark = pytest.mark.conformance
@@ -273,6 +274,69 @@ def test_streams_that_cannot_move_say_why(start_server: StartServer) -> None:
         assert "it is in memory" in str(move(system, "M"))
         assert move(system, "NONE")["error"]["err_code"] == 10059
         assert publish(wire, "m") == 1
+
+
+# ---------------------------------------------------------------------- moves that worker 0 decides
+EAGER = """
+import sys
+from lakestream.cli.main import main
+from lakestream.meta import worker_load as load
+load.LOOK_NS, load.BUSY, load.HOT_LOOKS, load.LEAST_GAIN, load.QUIET_LOOKS = 200_000_000, 0.02, 3, 0.001, 10
+main()
+"""
+
+
+class EagerServer(Server):
+    """A server that looks at the load of its workers five times a second, and takes one for busy above 2 % of a
+    core."""
+
+    def command(self) -> list[str]:
+        command = super().command()
+        return [sys.executable, "-c", EAGER, *command[command.index("serve") :]]
+
+
+@contextmanager
+def two_busy_streams(path: Path, config: str) -> Iterator[tuple[Server, list[Publisher], list[Wire]]]:
+    """Start a server with two streams on one of its workers, which has their publishers, too."""
+    server = EagerServer(Kind.OURS, path / "store", config=CONFIG + config)
+    with ExitStack() as ending:
+        ending.callback(server.kill)
+        server.start()
+        wires = [wire for _ in range(2) for wire in one_on_each(server, ending)]
+        create(wires[0], "P", ["p"])
+        create(wires[0], "Q", ["q"])
+        if place_of(server, "P") != place_of(server, "Q"):
+            with Wire(server.address, SYSTEM, timeout=15) as system:
+                assert "error" not in move(system, "Q")
+        holder = place_of(server, "P")
+        publishers = [Publisher(wire, subject) for wire, subject in zip(wires[holder::2], "pq", strict=True)]
+        for publisher in publishers:
+            ending.callback(publisher.end)
+            publisher.start()
+        yield server, publishers, wires[1 - holder :: 2]
+
+
+def places(server: Server) -> set[int]:
+    return {place_of(server, name) for name in "PQ"}
+
+
+def test_of_two_busy_streams_of_a_worker_one_moves_to_the_idle_worker(tmp_path: Path) -> None:
+    with two_busy_streams(tmp_path, "") as (server, publishers, others):
+        until(lambda: len(places(server)) == 2, "a stream moves")
+        sent = [publisher.sent for publisher in publishers]
+        until(lambda: all(p.sent > 10 * WINDOW + was for p, was in zip(publishers, sent, strict=True)), "they go on")
+        for publisher in publishers:
+            publisher.end()
+            assert publisher.failure is None, repr(publisher.failure)
+            stored = all_of(others.pop(), publisher.subject.upper(), publisher.sent)
+            assert [int(frame.data) for frame in stored] == list(range(publisher.sent))
+            assert publisher.acks == [*range(1, publisher.sent + 1)]
+
+
+def test_no_stream_moves_by_itself_if_the_configuration_says_so(tmp_path: Path) -> None:
+    with two_busy_streams(tmp_path, "jetstream { balance_workers: false }") as (server, publishers, _):
+        until(lambda: all(publisher.sent >= 100 * WINDOW for publisher in publishers), "they publish")
+        assert len(places(server)) == 1
 
 
 class Persistent(threading.Thread):
