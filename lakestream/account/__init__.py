@@ -9,6 +9,6 @@ In reading order:
 - `api/`: The JetStream API: subjects and their handlers.
 - `get/`: Messages without a consumer: direct get (ADR-31), single and in batches.
 - `backup/`: Snapshot and restore of streams.
-- `schemas/`: The schema registry of an account, and the schemas by which publishes are checked.
+- `schemas/`: The schemas of an account, by which publishes are checked.
 - `use.py`: Storage of an account's streams on other nodes.
 """

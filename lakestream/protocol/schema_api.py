@@ -1,6 +1,6 @@
 """Requests to the schema registry and their responses.
 
-Belongs here: subjects, the bodies of requests, and the types of responses, on which the server (account/schemas) and
+Belongs here: subjects, the bodies of requests, and the types of responses, on which the registry (packages/schemas) and
 its clients (cli/schema) agree. docs/typed-tables.md describes them.
 
     $LAKE.API.SCHEMA.ADD.<name>       body: Definition. Register a version.

@@ -1,8 +1,8 @@
 """Schemas of payloads: registered definitions, and the typed columns that follow from them.
 
-Belongs here: what all formats share: the type tree and its columns, plans of batches, framing, compatibility of
-versions, and the names by which messages refer to schemas. JSON Schema, Avro and Protobuf themselves are a package of
-their own (packages/schemas). Nothing here does I/O.
+Belongs here: what all formats share: the type tree and its columns, plans of batches, framing, and the names
+by which messages refer to schemas. JSON Schema, Avro and Protobuf themselves, and the compatibility of versions, are a
+package of their own (packages/schemas). Nothing here does I/O.
 
 In reading order:
 
@@ -15,7 +15,6 @@ In reading order:
 - `framing.py`: Prefixes by which payloads name their schema, and the `data_format` of rows that had one.
 - `schema.py`: Schemas as the registry stores them.
 - `codec.py`: Formats of schemas behind one interface.
-- `compatibility.py`: Compatibility of versions of a schema, by the modes and rules of Confluent's Schema Registry.
 - `naming.py`: Names of schemas in streams and messages.
 - `payloads.py`: Payloads of one version of a schema.
 """

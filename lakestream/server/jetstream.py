@@ -12,7 +12,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
@@ -23,7 +23,7 @@ from lakestream.account.schemas import bucket
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
-from lakestream.extras import ExtraMissing
+from lakestream.extras import ExtraMissing, load
 from lakestream.lake.flush import LAST
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
@@ -38,8 +38,10 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
-from lakestream.ports import Bus, ClientInfo, Subscribed, Take, singly
+from lakestream.ports import Bus, ClientInfo, Single, Subscribed, Take, singly
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.schema_api import PREFIX
 from lakestream.runtime import LoopClock, ThreadIo
@@ -52,7 +54,6 @@ from lakestream.stream.features.batches import BatchLimits
 
 if TYPE_CHECKING:
     from lakestream.account.schemas.definitions import AccountDefinitions
-    from lakestream.account.schemas.requests import SchemaApi
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
     from lakestream.server.lake.address import LakeAddress
@@ -86,6 +87,16 @@ LAKE_THREADS = 8
 lake that does not answer must not hold it up."""
 
 
+class SchemaRegistry(Protocol):
+    """Serves the requests to the schema registry of one account (packages/schemas)."""
+
+    def look(self) -> None:
+        """Have the lake get what was registered."""
+
+    def asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        """Serve a request."""
+
+
 class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
@@ -103,6 +114,9 @@ class Served:
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
         self._export = export
+        self._registry: SchemaRegistry | None = None
+        self._loading: list[tuple[Callable[[SchemaRegistry], None], Callable[[str], None]]] = []
+        """Requests that came while the registry is loaded."""
         self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), singly(self._schemas_asked))
         self._last_requests = engine.bus.subscribe(f"{LAST}*".encode(), singly(engine.when_open(self._last_asked)))
         self._services = services
@@ -117,22 +131,47 @@ class Served:
     def _last_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         self.last_messages.asked(subject, reply, header, body, client)
 
-    @functools.cached_property
-    def schemas(self) -> SchemaApi:
-        """Return the requests of the schema registry, which are loaded with the first of them or its bucket."""
-        from lakestream.account.schemas.requests import SchemaApi
+    def _with_registry(self, then: Callable[[SchemaRegistry], None], missing: Callable[[str], None]) -> None:
+        """Call `then` with the schema registry, which is loaded in a thread for the first request or its bucket; call
+        `missing` with what to install where there is none."""
+        if self._registry is not None:
+            then(self._registry)
+            return
+        self._loading.append((then, missing))
+        if len(self._loading) > 1:
+            return
 
-        return SchemaApi(self.engine, self._export)
+        def loaded(made: Any, error: BaseException | None) -> None:
+            # All in this turn: one that came behind the creation of the bucket would find it without a leader.
+            waiting, self._loading = self._loading, []
+            if error is None:
+                self._registry = registry = made(self.engine, self._export)
+                for then, _ in waiting:
+                    then(registry)
+            elif isinstance(error, ExtraMissing):
+                for _, missing in waiting:
+                    missing(str(error))
+            else:
+                raise error
+
+        self.engine.io.submit(lambda: load("lakestream.schemas", "registry", "schemas", "the schema registry"), loaded)
 
     def _schemas_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        asked = functools.partial(self.schemas.asked, subject, reply, header, body, client)
+        def missing(text: str) -> None:
+            stream, bus = self.engine.streams.get(bucket.STREAM), self.engine.bus
+            if reply and (self.engine.node.meta.leading if stream is None else stream.leading):
+                bus.send(Single(reply, payload=dumps({"error": api_error(20005, err=text).as_dict()})))
+
+        def asked() -> None:
+            self._with_registry(lambda registry: registry.asked(subject, reply, header, body, client), missing)
+
         if not self.engine.opening(bucket.STREAM, asked, len(body)):
             asked()
 
     def look_for_schemas(self) -> None:
         """Have the lake get what was registered."""
         if bucket.STREAM in self.engine.streams:
-            self.schemas.look()
+            self._with_registry(lambda registry: registry.look(), lambda text: None)
         else:
             self.engine.opening(bucket.STREAM, nothing_left)
 

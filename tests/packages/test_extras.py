@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grimp
+import nats
 import pytest
 
 from lakestream import __version__, extras
@@ -20,6 +22,7 @@ from lakestream.schemas.codec import codec_of
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
 from packages import parts
+from tests.conftest import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE_OF = {
@@ -276,3 +279,15 @@ def test_a_schema_without_its_format_s_package_is_refused_with_what_to_install(m
     monkeypatch.setattr(extras, "require", missing)
     with pytest.raises(BadSchema, match=r"the format avro needs lakestream_schemas.*\[schemas\]"):
         codec_of(Schema("S", 1, "avro", '"int"'))
+
+
+async def test_a_server_without_the_registry_answers_its_requests_with_what_to_install(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    lacking = without(tmp_path, "lakestream_schemas")
+    client = await nats.connect(start_server(environment={"PYTHONPATH": lacking["PYTHONPATH"]}).url)
+    for _ in range(2):
+        answer = json.loads((await client.request("$LAKE.API.SCHEMA.LIST", timeout=30)).data)
+        assert answer["error"]["err_code"] == 20005
+        assert "pip install 'lakestream-server[schemas]'" in answer["error"]["description"]
+    await client.close()

@@ -16,7 +16,6 @@ from typing import cast
 import msgspec
 
 from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL
-from lakestream.schemas.compatibility import find_conflicts
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import MAX_VERSIONS, Compatibility, Schema
 from lakestream_registry import errors, settings
@@ -25,6 +24,7 @@ from lakestream_registry.errors import RegistryError
 from lakestream_registry.settings import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, NOTHING, OF_SUBJECT, RegistrySettings
 from lakestream_registry.store import RegistryStore
 from lakestream_registry.subjects import name_of, subject_of
+from lakestream_schemas.compatibility import find_conflicts
 
 ATTEMPTS = 8
 """Maximum number of attempts to write while others write to the bucket."""

@@ -1,7 +1,7 @@
-"""Formats of schemas: JSON Schema, Avro and Protobuf.
+"""Formats of schemas: JSON Schema, Avro and Protobuf; and the registry.
 
-Belongs here: all that knows a format. The registry, columns, framing and names of schemas are lakestream's
-(lakestream/schemas), which finds the formats by the entry point group `lakestream.schemas`.
+Belongs here: all that knows a format, and the requests of the registry. Columns, framing and names of schemas are
+lakestream's (lakestream/schemas), which finds formats and registry by the entry point group `lakestream.schemas`.
 
 In reading order:
 
@@ -10,4 +10,6 @@ In reading order:
 - `avro/`: Avro: its columns, its codec, and the comparison of versions.
 - `json_schema/`: JSON Schema: its columns, its codec, and the comparison of versions.
 - `protobuf/`: Protobuf: its columns, its codec, and the comparison of versions.
+- `compatibility.py`: Compatibility of versions of a schema, by the modes and rules of Confluent's Schema Registry.
+- `registry/`: The schema registry of an account, in the server.
 """

@@ -21,10 +21,10 @@ from google.protobuf import (
 )
 
 from lakestream.schemas.codec import codec_of
-from lakestream.schemas.compatibility import find_conflicts
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Format, Schema
+from lakestream_schemas.compatibility import find_conflicts
 from lakestream_schemas.protobuf.model import message_of, read_files
 from tests.fuzz.target import Target
 

@@ -14,9 +14,9 @@ import msgspec
 from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL
 from lakestream.protocol.schema_api import DEFAULT_COMPATIBILITY, Definition
 from lakestream.schemas.codec import prepared
-from lakestream.schemas.compatibility import Incompatibility, find_conflicts
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import MAX_VERSIONS, Compatibility, Schema, check
+from lakestream_schemas.compatibility import Incompatibility, find_conflicts
 
 if TYPE_CHECKING:
     from lakestream.account.schemas.bucket import RegisteredSchemas
