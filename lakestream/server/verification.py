@@ -1,6 +1,6 @@
 """Verification of streams while the server runs, on request.
 
-Belongs here: `$LAKE.API.VERIFY.<stream>`, and the calls of other nodes about the replicas here. The checks are in
+Belongs here: `$LAKE.API.VERIFY.<stream>`, and the calls of other nodes about the replicas here. Both are served by
 packages/verify, which is loaded with the first request.
 
 The request is one of the stream's own account, as those of import, export and flush are: whoever may publish to its
@@ -18,16 +18,11 @@ import msgspec
 from lakestream import extras
 from lakestream.account.engine import Engine
 from lakestream.meta.node import MetaNode
-from lakestream.ports import ClientInfo, Io, Single, Subscribed, singly
-from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.protocol.decoding import DECODE_ERRORS
+from lakestream.ports import ClientInfo, Io, Single, singly
+from lakestream.protocol.api.errors import ApiError
 
 VERIFY = "$LAKE.API.VERIFY."
 RESPONSE_TYPE = "io.lakestream.api.v1.verify_response"
-PROGRESS_NS = 1_000_000_000
-"""Interval of messages about the progress (1 s)."""
-MOST_ASKED = 64
-"""Maximum number of requests under way that this node answers; further ones fail (503)."""
 
 
 class Checks(Protocol):
@@ -42,14 +37,8 @@ class Checks(Protocol):
 class Asked(Protocol):
     """A verification under way that this node answers (`Verification` of packages/verify)."""
 
-    def begin(self) -> None:
-        """Begin with it."""
-
     def cancel(self) -> None:
         """End it."""
-
-    def progress(self) -> list[dict[str, Any]]:
-        """Return how far each replica is."""
 
 
 def _load(name: str) -> Any:
@@ -116,11 +105,8 @@ class VerifyApi:
     """Serves the requests for one engine's streams."""
 
     def __init__(self, engine: Engine, verifier: Verifier) -> None:
-        self._engine, self._verifier = engine, verifier
-        self._bus, self._clock = engine.bus, engine.clock
-        self._subscription: Subscribed = self._bus.subscribe(
-            f"{VERIFY}*".encode(), singly(engine.when_open(self._asked))
-        )
+        self.engine, self.verifier = engine, verifier
+        self._subscription = engine.bus.subscribe(f"{VERIFY}*".encode(), singly(engine.when_open(self._asked)))
 
     def close(self) -> None:
         """Stop listening."""
@@ -131,58 +117,19 @@ class VerifyApi:
             return
         name = subject.rpartition(b".")[2].decode("utf-8", "replace")
 
-        def fail(error: ApiError) -> None:
-            self._answer(name, reply, {"error": error.as_dict()})
-
         def begin(_: Checks) -> None:
             try:
-                self._begin(name, reply, body)
+                _load("verification").begin(self, name, reply, body)
             except ApiError as error:
-                fail(error)
+                self.answer(name, reply, {"error": error.as_dict()})
 
-        self._verifier.when_loaded(begin, lambda text: fail(ApiError(503, 0, text)))
+        def missing(text: str) -> None:
+            self.answer(name, reply, {"error": ApiError(503, 0, text).as_dict()})
 
-    def _begin(self, name: str, reply: bytes, body: bytes) -> None:
-        stream = self._engine.node.asked_here(self._engine.account, name)
-        if stream is None:
-            return
-        checks = _load("verification")
-        try:
-            options = checks.decode_options(body)
-        except DECODE_ERRORS as error:
-            raise ApiError(400, 10025, str(error)) from None
-        asked, uid = self._verifier.asked, stream.uid
-        replica = self._engine.node.replicas.by_uid.get(uid)
-        if replica is None or stream.closed:
-            raise api_error(10059)
-        if not self._verifier.most:
-            raise ApiError(503, 0, "this server verifies nothing on request (max_verifications: 0)")
-        if uid in asked:
-            raise ApiError(503, 0, f"stream {name} is being verified already; try again later")
-        if len(asked) >= MOST_ASKED:
-            raise ApiError(503, 0, f"{MOST_ASKED} streams are being verified already; try again later")
+        self.verifier.when_loaded(begin, missing)
 
-        def done(outcome: dict[str, Any] | ApiError) -> None:
-            asked.pop(uid, None)
-            fields = {"error": outcome.as_dict()} if isinstance(outcome, ApiError) else {"done": True, **outcome}
-            self._answer(name, reply, fields)
-
-        verification: Asked = checks.Verification(self._engine.node, replica, options, done)
-        asked[uid] = verification
-        if options.progress:
-            self._clock.call_later(PROGRESS_NS, lambda: self._progress(name, uid, reply, verification))
-        verification.begin()
-
-    def _progress(self, name: str, uid: str, reply: bytes, verification: Asked) -> None:
-        """Tell the client how far it is; end a verification that nobody waits for any more."""
-        if self._verifier.asked.get(uid) is not verification:
-            return
-        if not self._answer(name, reply, {"nodes": verification.progress()}):
-            verification.cancel()
-            return
-        self._clock.call_later(PROGRESS_NS, lambda: self._progress(name, uid, reply, verification))
-
-    def _answer(self, name: str, reply: bytes, fields: dict[str, Any]) -> bool:
-        who = {"stream": name, "account": self._engine.account, "server": self._engine.server_name}
+    def answer(self, name: str, reply: bytes, fields: dict[str, Any]) -> bool:
+        """Answer a request; return False if nobody listens any more."""
+        who = {"stream": name, "account": self.engine.account, "server": self.engine.server_name}
         body = msgspec.json.encode({"type": RESPONSE_TYPE, **who, **fields})
-        return self._bus.send(Single(reply, payload=body))
+        return self.engine.bus.send(Single(reply, payload=body))

@@ -1,8 +1,8 @@
 """Verification of a stream of a running server, by the node that leads it.
 
 Belongs here: asking every replica (running.py) for its findings and digests as of one entry, comparing them, and the
-answer. The files of all replicas are collected at the same moment. If one of them has a checkpoint or a sealed segment
-beyond the last entry of another, that is repeated, as neither could be recovered as of the same entry.
+answer to the client. The files of all replicas are collected at the same moment. If one of them has a checkpoint or a
+sealed segment beyond the last entry of another, that is repeated, as neither could be recovered as of the same entry.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lakestream.meta.node import MetaNode
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream_verify.audit_trail import AuditTrail as AuditTrail  # found here by the server
 from lakestream_verify.digests import RANGE, Comparison, RangeDigest, RowDigest, differing
 from lakestream_verify.log.findings import Finding, FindingKind
@@ -38,6 +39,9 @@ from lakestream_verify.running import (
     VerifyRun,
 )
 
+if TYPE_CHECKING:
+    from lakestream.server.verification import VerifyApi
+
 CALL_NS = 10_000_000_000
 """Longest wait for an answer of a node (10 s)."""
 ROWS_NS = 60_000_000_000
@@ -46,6 +50,10 @@ POLL_NS = 100_000_000
 """Interval of asking the nodes for what they have found (0.1 s)."""
 COLLECT_TRIES = 10
 COLLECT_AGAIN_NS = 200_000_000
+PROGRESS_NS = 1_000_000_000
+"""Interval of messages about the progress (1 s)."""
+MOST_ASKED = 64
+"""Maximum number of requests under way that a node answers; further ones fail (503)."""
 MAX_RANGES = 20
 """Maximum number of ranges that differ and are compared message by message; the others are findings as a whole."""
 
@@ -63,9 +71,45 @@ class VerifyOptions(msgspec.Struct, frozen=True):
 _OPTIONS = msgspec.json.Decoder(VerifyOptions)
 
 
-def decode_options(body: bytes) -> VerifyOptions:
-    """Return the options of a request. Raise one of DECODE_ERRORS."""
-    return _OPTIONS.decode(body or b"{}")
+def begin(api: VerifyApi, name: str, reply: bytes, body: bytes) -> None:
+    """Begin the verification that a client requests, if this node leads the stream. Raise ApiError."""
+    node, verifier = api.engine.node, api.verifier
+    stream = node.asked_here(api.engine.account, name)
+    if stream is None:
+        return
+    try:
+        options = _OPTIONS.decode(body or b"{}")
+    except DECODE_ERRORS as error:
+        raise ApiError(400, 10025, str(error)) from None
+    asked, uid = verifier.asked, stream.uid
+    replica = node.replicas.by_uid.get(uid)
+    if replica is None or stream.closed:
+        raise api_error(10059)
+    if not verifier.most:
+        raise ApiError(503, 0, "this server verifies nothing on request (max_verifications: 0)")
+    if uid in asked:
+        raise ApiError(503, 0, f"stream {name} is being verified already; try again later")
+    if len(asked) >= MOST_ASKED:
+        raise ApiError(503, 0, f"{MOST_ASKED} streams are being verified already; try again later")
+
+    def done(outcome: dict[str, Any] | ApiError) -> None:
+        asked.pop(uid, None)
+        fields = {"error": outcome.as_dict()} if isinstance(outcome, ApiError) else {"done": True, **outcome}
+        api.answer(name, reply, fields)
+
+    def tell() -> None:
+        """Tell the client how far it is; end a verification that nobody waits for any more."""
+        if asked.get(uid) is not verification:
+            return
+        if not api.answer(name, reply, {"nodes": verification.progress()}):
+            verification.cancel()
+            return
+        api.engine.clock.call_later(PROGRESS_NS, tell)
+
+    verification = asked[uid] = Verification(node, replica, options, done)
+    if options.progress:
+        api.engine.clock.call_later(PROGRESS_NS, tell)
+    verification.begin()
 
 
 class _Side:
