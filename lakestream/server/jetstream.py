@@ -87,6 +87,11 @@ LAKE_THREADS = 8
 lake that does not answer must not hold it up."""
 
 
+MAX_LOADING = 1_000
+"""Maximum number of requests of an account that wait while the schema registry is loaded; more are answered with an
+error."""
+
+
 class SchemaRegistry(Protocol):
     """Serves the requests to the schema registry of one account (packages/schemas)."""
 
@@ -137,6 +142,9 @@ class Served:
         if self._registry is not None:
             then(self._registry)
             return
+        if len(self._loading) >= MAX_LOADING:
+            missing("the schema registry is being loaded: ask again")
+            return
         self._loading.append((then, missing))
         if len(self._loading) > 1:
             return
@@ -148,10 +156,10 @@ class Served:
                 self._registry = registry = made(self.engine, self._export)
                 for then, _ in waiting:
                     then(registry)
-            elif isinstance(error, ExtraMissing):
-                for _, missing in waiting:
-                    missing(str(error))
-            else:
+                return
+            for _, missing in waiting:
+                missing(str(error))
+            if not isinstance(error, ExtraMissing):
                 raise error
 
         self.engine.io.submit(lambda: load("lakestream.schemas", "registry", "schemas", "the schema registry"), loaded)
