@@ -5,6 +5,7 @@ from lakestream.native.plain import SubjectSeeker as SubjectSeeker
 from lakestream.native.plain import check_records as check_records
 from lakestream.native.plain import choose_run as choose_run
 from lakestream.native.plain import copy_records as copy_records
+from lakestream.native.plain import crc32 as crc32
 from lakestream.native.plain import decode_record as decode_record
 from lakestream.native.plain import decode_spans as decode_spans
 from lakestream.native.plain import delivery_sizes as delivery_sizes

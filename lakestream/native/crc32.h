@@ -82,8 +82,9 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_folding(uint32_t
 }
 #endif
 
-static uint32_t crc32_of(const uint8_t *text, size_t length) {
-    uint32_t crc = 0xFFFFFFFFu;
+/* The CRC of bytes behind others that have the CRC `before`. */
+static uint32_t crc32_on(uint32_t before, const uint8_t *text, size_t length) {
+    uint32_t crc = before ^ 0xFFFFFFFFu;
 #ifdef CRC_BY_FOLDING
     if (crc_folds && length >= 64) {
         size_t folded = length & ~(size_t)15;
@@ -94,5 +95,7 @@ static uint32_t crc32_of(const uint8_t *text, size_t length) {
 #endif
     return crc_by_tables(crc, text, length) ^ 0xFFFFFFFFu;
 }
+
+static uint32_t crc32_of(const uint8_t *text, size_t length) { return crc32_on(0, text, length); }
 
 #endif

@@ -30,6 +30,7 @@ cdef enum:
     MAX_OWN = 32  # names of `Nats-` headers in a run
     MOST_KEPT = 1 << 16  # bytes of columns that a reader keeps for the next payload
     ID_CHUNKS = 1 << 12  # number of chunks whose ids one table can have
+    LONG = 1 << 18  # bytes whose crc other threads need not wait for (256 KiB)
     AHEAD = 8  # ids whose slots are fetched before they are looked at
 
 ctypedef const uint32_t *Numbers
@@ -67,6 +68,7 @@ SOURCES = LAKESTREAM_SOURCES  # CRC-32 of the sources, from setup.py
 cdef extern from "crc32.h" nogil:
     void crc_prepare()
     uint32_t crc32_of(const uint8_t *text, size_t length)
+    uint32_t crc32_on(uint32_t before, const uint8_t *text, size_t length)
 
 
 crc_prepare()
@@ -386,6 +388,18 @@ def choose_run(
         made += FIELDS
         at += 1
     return copy, chosen, starts, some, size, blocks
+
+
+def crc32(data not None, uint32_t value=0, /):
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    if view.len > LONG:
+        with nogil:
+            value = crc32_on(value, <const uint8_t *> view.buf, view.len)
+    else:
+        value = crc32_on(value, <const uint8_t *> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return value
 
 
 def encode_record(uint64_t seq, int64_t time_ns, bytes subject not None, bytes header not None, bytes data not None):

@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, islice, repeat
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
-from zlib import crc32
+from zlib import crc32 as crc32
 
 if TYPE_CHECKING:
     from mmap import mmap

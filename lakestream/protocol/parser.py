@@ -52,6 +52,9 @@ CLIENT_ERROR = Violation("", "Parse Error")
 PAYLOAD_TOO_LARGE = Violation("Maximum Payload Violation", "Maximum Message Payload Exceeded")
 LINE_TOO_LONG = Violation("maximum control line exceeded", "Maximum Control Line Exceeded")
 
+APART_BYTES = 32 << 10
+"""Reads above this size (32 KiB) are not copied behind the message begun before: that is completed alone."""
+
 _PING = Ping()
 _PONG = Pong()
 
@@ -176,20 +179,23 @@ class Parser:
         held, self.rest = self._held, b""
         if self._large is not None:
             return self._gather(self._large, data)
-        if held:
-            held += data
-            if self._in_line:
-                # Beyond the limit it is parsed, to be rejected or (behind PING) skipped.
-                if b"\n" not in data and len(held) <= self.max_control_line:
-                    return []
-            elif len(held) < self._need:
-                return []
-            data = bytes(held)
-            self._held = bytearray()
-        elif self.ended:
-            return []
         commands: list[Command | Publishes] = []
-        self._scan(data, commands)
+        at = 0
+        if len(data) > APART_BYTES and not self._in_line:
+            while held and 0 < (missing := self._need - len(held)) <= len(data) - at:
+                self._held = bytearray()
+                self._scan(b"".join((held, data[at : at + missing])), commands)
+                held, at = self._held, at + missing
+        if held:
+            size = len(held) + len(data) - at
+            # Beyond its limit a line is parsed, to be rejected or (behind PING) skipped.
+            if size <= self.max_control_line and b"\n" not in data if self._in_line else size < self._need:
+                held += data[at:]
+                return commands
+            data, at, self._held = b"".join((held, data[at:])), 0, bytearray()
+        elif self.ended:
+            return commands
+        self._scan(data, commands, at)
         return commands
 
     def _gather(self, large: _Large, data: bytes) -> list[Command | Publishes]:

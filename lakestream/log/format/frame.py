@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from zlib import crc32
 
 import msgspec
+
+from lakestream.native import crc32
 
 MAGIC = 0x4C4B4631  # "1FKL" on disk
 MAGIC_BYTES = struct.pack("<I", MAGIC)

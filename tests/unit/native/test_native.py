@@ -412,6 +412,9 @@ def test_checksums_of_all_lengths(native: Any) -> None:
         places = array("I", [0, 0, size % 7, size])
         records, _ = native.encode_run(body, [b"s"], places, array("I"), 0, 1, size, -size, 1)
         assert int.from_bytes(records[:4], "little") == crc32(records[4:]), size
+        before = crc32(body[size:])
+        assert native.crc32(memoryview(body)[:size], before) == crc32(body[:size], before), size
+    assert native.crc32(body * 4) == crc32(body * 4)  # other threads run meanwhile
 
 
 # ---------------------------------------------------------------------- pub acks

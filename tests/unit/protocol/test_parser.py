@@ -45,11 +45,12 @@ def feed_all(
     max_payload: int = 1 << 20,
     headers: bool = True,
     large: int = parser_module.LARGE_BYTES,
+    apart: int = parser_module.APART_BYTES,
 ) -> list[Command]:
     parser = Parser(max_control_line, max_payload)
     parser.headers = headers
     commands: list[Command] = []
-    with mock.patch.object(parser_module, "LARGE_BYTES", large):
+    with mock.patch.multiple(parser_module, LARGE_BYTES=large, APART_BYTES=apart):
         for piece in pieces:
             commands += single(parser.feed(piece))
     return commands
@@ -389,6 +390,18 @@ def test_a_large_payload_in_pieces_is_looked_at_a_bounded_number_of_times(piece:
     assert parser.looked < 3 * len(stream)
 
 
+def test_a_large_read_is_not_copied_behind_the_part_before_it() -> None:
+    message = b"PUB a 4\r\nabcd\r\n"
+    parser, read = Parser(), message[9:] + message * 5000
+    assert parser.feed(message[:9]) == []
+    one, run = parser.feed(read)
+    assert isinstance(one, Single)
+    assert one.payload == b"abcd"
+    assert isinstance(run, Publishes)
+    assert run.buf is read
+    assert len(run) == 5000
+
+
 @pytest.mark.parametrize("line", [b"PUB a.b _R 8000000", b"HPUB a.b _R 100000 8000000"])
 def test_a_large_payload_is_not_copied_when_its_last_bytes_come(line: bytes) -> None:
     """At 64 MiB each copy held up the event loop for 10 to 40 ms."""
@@ -537,6 +550,7 @@ LIMITS = [(4096, 1 << 20), (64, 30)]
 def test_any_cut_of_a_stream_gives_what_the_rules_say(stream: bytes, where: list[int], limits: tuple[int, int]) -> None:
     assert feed_all(cuts(stream, where), *limits) == naive(stream, *limits)
     assert feed_all(cuts(stream, where), *limits, large=2) == naive(stream, *limits)
+    assert feed_all(cuts(stream, where), *limits, apart=2) == naive(stream, *limits)
 
 
 @st.composite
@@ -556,7 +570,7 @@ def test_any_cut_of_a_damaged_stream_gives_what_the_rules_say(
     stream: bytes, where: list[int], limits: tuple[int, int]
 ) -> None:
     found = feed_all(cuts(stream, where), *limits)
-    assert feed_all(cuts(stream, where), *limits, large=2) == found
+    assert feed_all(cuts(stream, where), *limits, large=2) == feed_all(cuts(stream, where), *limits, apart=2) == found
     assert found == naive(stream, *limits)
     assert all(not isinstance(command, Violation) for command in found[:-1])
 
@@ -565,3 +579,4 @@ def test_any_cut_of_a_damaged_stream_gives_what_the_rules_say(
 @given(st.binary(max_size=200), places)
 def test_noise_raises_nothing_and_reads_the_same_however_it_is_cut(stream: bytes, where: list[int]) -> None:
     assert feed_all(cuts(stream, where)) == feed_all([stream]) == naive(stream, 4096, 1 << 20)
+    assert feed_all(cuts(stream, where), apart=2) == feed_all([stream])
