@@ -7,6 +7,8 @@ the time limit of the handshake. Admission is decided in handshake.py, buffers a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import secrets
 import socket
 import time
@@ -18,6 +20,7 @@ from lakestream.net.outbox import Drain, Outbox
 from lakestream.net.tls import PeerCertificate, certificate_of
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, PeerWireError
+from lakestream.raft.group.ports import Channel
 
 MAX_PENDING_BYTES = 64 << 20
 """Maximum of unsent bytes to one node (64 MiB). A buffer beyond that is dropped and counted; on a route, where none may
@@ -28,6 +31,9 @@ MAX_CONTROLS = 1000
 
 JOIN_BELOW = 1 << 16
 """Output of a turn below this size (64 KiB) is copied into one buffer, which is cheaper than passing each part."""
+
+AT_ONCE_BELOW = 1 << 13
+"""Messages for another worker are sent without another look at the sockets if they have less than this (8 KiB)."""
 
 ALIVE_NS = 1_000_000_000
 """A node that sends nothing for this long (1 s) is not alive."""
@@ -120,6 +126,7 @@ class Link(Drain, Outbox[bytes], Arrival):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.max_pending = MAX_PENDING_BYTES
         self._written = self._taken = self._taken_ns = 0
+        self._descriptor = -1  # of a socket between workers
         self._handshake_s = handshake_s
         self._reader = FrameReader()
         self._timer: asyncio.TimerHandle | None = None
@@ -172,6 +179,8 @@ class Link(Drain, Outbox[bytes], Arrival):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        elif sock is not None:
+            self._descriptor = sock.fileno()
         peer = transport.get_extra_info("peername")
         self.host, self.port = peer_of(peer) if isinstance(peer, tuple) else ("worker", 0)
         self.heard_ns = time.monotonic_ns()
@@ -215,6 +224,7 @@ class Link(Drain, Outbox[bytes], Arrival):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._descriptor = -1  # the system may give its number to another connection
         self._end("Client Closed" if exc is None else f"Read Error: {exc}")
         if not self.gone.done():
             self.gone.set_result(None)
@@ -230,7 +240,8 @@ class Link(Drain, Outbox[bytes], Arrival):
 
     # ------------------------------------------------------------------ out
     def send(self, channel: int, payload: bytes) -> bool:
-        """Send a buffer at the end of this turn. False: the queue is full, or the connection over."""
+        """Send a buffer at the end of this turn; few messages for another worker, which come at its end, at once.
+        False: the queue is full, or the connection over."""
         size = len(payload)
         if self.reason or self.full or self.pending_bytes + size > self.max_pending:
             self.dropped += 1
@@ -238,7 +249,11 @@ class Link(Drain, Outbox[bytes], Arrival):
         self._out.append(wire.frame_head(channel, size))
         self._out.append(payload)
         self.out_msgs += 1
-        self._sent(size)
+        if channel == Channel.ROUTE and self._descriptor >= 0 and size < AT_ONCE_BELOW:
+            self.out_bytes += size
+            self.write_gathered()
+        else:
+            self._sent(size)
         return True
 
     def tell(self, record: Control) -> None:
@@ -261,11 +276,17 @@ class Link(Drain, Outbox[bytes], Arrival):
         size, out, transport = self._gathered, self.taken(), self.transport
         if not out or transport is None or transport.is_closing():
             return
-        self._written += sum(map(len, out))
-        if size < JOIN_BELOW:
-            transport.write(b"".join(out))
-        else:
+        if size >= JOIN_BELOW:
+            self._written += sum(map(len, out))
             transport.writelines(out)
+            return
+        data = b"".join(out)
+        self._written += len(data)
+        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+            with contextlib.suppress(OSError):  # full, or broken: the transport finds the same and deals with it
+                data = data[os.write(self._descriptor, data) :]
+        if data:
+            transport.write(data)
 
     def is_stuck(self, now: int) -> bool:
         """Return True if the node has taken nothing within the deadline. `now`: monotonic time, ns."""
