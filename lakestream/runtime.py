@@ -25,6 +25,9 @@ BRIEF_NS = 1_000_000
 BRIEF_PAUSE = 10
 """Threads do the brief work then for so many times as long as it took: a disk that stalls now and then holds up the
 event loop for at most a tenth of the time."""
+BRIEF_SPARED_NS = 100_000_000
+"""So much of these pauses is spared (100 ms): single stalls of up to 10 ms change nothing. Each switch to a thread and
+back costs a lone publisher more than they do."""
 
 WAIT_NS = 1_000_000
 """Work counts as having waited for a thread when that took longer than this (1 ms)."""
@@ -141,7 +144,7 @@ class Phases:
         self._asked, self._ending = False, True
         closing, self._closing = self._closing, []
         self._put_out()
-        late = self.steady() + CLOSING_NS
+        late = self.steady() + CLOSING_NS if len(closing) > 1 else 0
         for at, callback in enumerate(closing, 1):
             self._call([callback])
             if at < len(closing) and self.steady() > late:
@@ -261,6 +264,7 @@ class Lane(Io):
 
     def __init__(self, io: ThreadIo) -> None:
         self._io = io
+        self.call_gathered = io.call_gathered  # type: ignore[method-assign]  # called for each write: without a wrapper
         self.slow = False
         self.slow_until = 0
 
@@ -273,9 +277,6 @@ class Lane(Io):
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         self._io.submit_in(self, work, done, brief)
-
-    def call_gathered(self, call: Callable[[], None]) -> bool:
-        return self._io.call_gathered(call)
 
     def took(self, ended_ns: int, took_ns: int) -> None:
         """Note how long a piece of work took."""
@@ -304,7 +305,7 @@ class _Threads:
         ] = SimpleQueue()
         self.waits: list[IoWaits] = []  # each counted by its thread alone
         self._threads: list[threading.Thread] = []
-        self._given = 0
+        self._given = self._ended = 0  # of these, that many had ended at the last look
         self.waiting = self._work.qsize
         for _ in range(begin):
             self._start()
@@ -325,7 +326,9 @@ class _Threads:
 
     def busy(self) -> bool:
         """Return True if some work is not done, leaving aside that of background lanes."""
-        return self._given != sum([each.done for each in self.waits])
+        if self._ended != self._given:
+            self._ended = sum([each.done for each in self.waits])
+        return self._ended != self._given
 
     def room(self) -> None:
         """Make sure that a thread is free for the next piece of work, if there may be another."""
@@ -384,7 +387,8 @@ class ThreadIo(Io):
     ) -> None:
         self._loop = loop
         self._call_last = loop.call_soon if phases is None else phases.call_last
-        self._phases = phases
+        if phases is not None:
+            self.call_gathered = phases.call_closed  # type: ignore[assignment, method-assign]
         tell: Callable[..., object] = loop.call_soon_threadsafe
         self._tell = tell if phases is None else partial(tell, phases.run)
         self._threads = _Threads(self._tell, threads, "lakestream-io", threads)
@@ -392,10 +396,7 @@ class ThreadIo(Io):
         self._shared = Lane(self)
         self._later = False  # a piece of brief work waits for its turn of the loop
         self._done = False  # a piece of brief work was done in this turn
-        self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
-
-    def call_gathered(self, call: Callable[[], None]) -> bool:
-        return self._phases is not None and self._phases.call_closed(call)
+        self._pause_ends = 0  # of all pauses one after the other (monotonic ns): the disk was slow
 
     def lane(self, background: bool = False) -> Io:
         made = Lane(self)
@@ -437,7 +438,8 @@ class ThreadIo(Io):
     def _is_disk_busy(self, now_ns: int) -> bool:
         """Return True if brief work is likely to take long: the disk was slow, or has other work."""
         slow = self._slow
-        return now_ns < self._threads_until or self._threads.busy() or (slow is not None and slow.busy())
+        paused = now_ns < self._pause_ends - BRIEF_SPARED_NS
+        return paused or self._threads.busy() or (slow is not None and slow.busy())
 
     def _do_later(
         self, lane: Lane, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
@@ -456,7 +458,7 @@ class ThreadIo(Io):
             wrong = error
         ended = time.monotonic_ns()
         if ended - began > BRIEF_NS:
-            self._threads_until = ended + (ended - began) * BRIEF_PAUSE
+            self._pause_ends = max(self._pause_ends, ended) + (ended - began) * BRIEF_PAUSE
             lane.took(ended, ended - began)
         # One piece in a turn: what else is submitted for it is done by threads meanwhile.
         if not self._done:

@@ -245,7 +245,8 @@ class SegmentLog:
         """
         with self._lock:
             made = self._encode(frames)
-            return self._put(made, volatile, self._takes_alone(frames) and self._write_journal([(self, made)]))
+            alone = self.birth is not None and self._takes_alone(frames)
+            return self._put(made, volatile, alone and self._write_journal([(self, made)]))
 
     def joins(self, size: int) -> bool:
         """Return True if an append of `size` bytes shares a sync with those of other logs: see `append_together`."""
@@ -257,7 +258,7 @@ class SegmentLog:
 
     def _takes_alone(self, frames: list[Frame]) -> bool:
         """Return True if the journal takes the next entries of this log, which is written to alone: it is new."""
-        if self.birth is None or not self._can_journal or sum(frame.count for frame in frames) > 1:
+        if not self._can_journal or sum(frame.count for frame in frames) > 1:
             return False
         size = sum(len(frame.body) + FRAME_HEADER for frame in frames)
         return self.last_index + len(frames) <= JOURNALED_ENTRIES and self.open_segment.end + size <= JOURNALED_BYTES
@@ -337,7 +338,7 @@ class SegmentLog:
             length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
             buffers.append(WriteRoom(length - offset))
         try:
-            if not journaled:
+            if self.birth is not None and not journaled:
                 self._settle()
             self.files.write(self._fd, buffers, segment.end)
             self._length = length
@@ -353,7 +354,7 @@ class SegmentLog:
         if not segment.first_append_ns:
             segment.first_append_ns = self.now()
         if self.figures is not None:
-            self.figures.wrote(sum(frame.count for frame in append.frames), offset - segment.end)
+            self.figures.wrote(sum([frame.count for frame in append.frames]), offset - segment.end)
         if self.marks is not None:
             self.unmarked.add(self)
         self.grown.add(self)

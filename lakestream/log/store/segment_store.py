@@ -361,13 +361,12 @@ class SegmentStore(Store):
 
         Asked by the group before each write, and by `seal_if_old`.
         """
-        if self.applied != self.log.last_index or not self.seal_due(now_ns):
-            return None
-        return self.sealing_state()
+        due = self.applied == self.log.segments[-1].last_index and self.seal_due(now_ns)
+        return self.sealing_state() if due else None
 
     def seal_due(self, now_ns: int) -> bool:
         """Return True if the open segment should end: it is long enough, or old and of use."""
-        segment, options = self.log.open_segment, self.log.options
+        segment, options = self.log.segments[-1], self.log.options
         if segment.last_index < segment.first_index:
             return False
         if segment.end >= options.seal_bytes:

@@ -407,14 +407,15 @@ def brief(entries: Sequence[Frame] | Sequence[Proposal]) -> bool:
 
     For more, a thread writes while the event loop takes in the next messages.
     """
-    if len(entries) != 1 or entries[0].count > BRIEF_MSGS:
-        return False
-    return size_of(entries) <= BRIEF_BYTES
+    return len(entries) == 1 and entries[0].count <= BRIEF_MSGS and size_of(entries) <= BRIEF_BYTES
 
 
 def size_of(entries: Sequence[Frame] | Sequence[Proposal]) -> int:
     """Return the bytes of the bodies of entries."""
-    return sum([len(each.body) if isinstance(each.body, bytes) else sum(map(len, each.body)) for each in entries])
+    size = 0
+    for each in entries:
+        size += len(each.body) if isinstance(each.body, bytes) else sum(map(len, each.body))
+    return size
 
 
 def frames_of(proposals: Sequence[Proposal], first: int, term: int) -> list[Frame]:

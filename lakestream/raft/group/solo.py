@@ -251,7 +251,7 @@ class SoloGroup(Group):
         log = self._log
         if not isinstance(log, SegmentLog) or self.io.slow or not log.joins(size_of(proposals)):
             return False
-        return not all(each.volatile for each in proposals)
+        return not _volatile(proposals)
 
     def read_index(self, done: Callable[[int], None]) -> None:
         done(self._last_index)
@@ -297,7 +297,7 @@ class SoloGroup(Group):
         if state is not None:
             self._log.seal(state)
         frames: list[Frame] = frames_of(proposals, first, term)
-        placed = self._log.append(frames, volatile=all(each.volatile for each in proposals))
+        placed = self._log.append(frames, volatile=_volatile(proposals))
         return _committed(frames, placed, proposals)
 
     def written(self, committed: list[Committed] | None, error: BaseException | None) -> None:
@@ -390,10 +390,15 @@ class SoloGroup(Group):
             self._draining = False
 
 
+def _volatile(proposals: list[Proposal]) -> bool:
+    """Return True if none of these has to be durable."""
+    return proposals[0].volatile and all(each.volatile for each in proposals)
+
+
 def _parted(entries: list[Committed]) -> tuple[list[Committed], list[Committed]]:
     """Return the first entries, with up to `AT_ONCE` messages, and the others."""
     messages = 0
-    for at, entry in enumerate(entries):
+    for at, entry in enumerate(entries if len(entries) > 1 else ()):
         messages += _share(entry.frame.kind, entry.frame.count)
         if at and messages > AT_ONCE:
             return entries[:at], entries[at:]

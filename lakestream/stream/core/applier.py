@@ -121,7 +121,8 @@ class Applier:
             for seq, subject in each.unwanted(stored.first_seq, stored.subjects):
                 store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
-        self._tell(limits.enforce(self._config, store, stored.subjects, arrivals))
+        if self._limited or self._config.max_msgs_per_subject > 0:
+            self._tell(limits.enforce(self._config, store, stored.subjects, arrivals))
         for effect in stored.effects:
             if effect.rollup:
                 for removed in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):

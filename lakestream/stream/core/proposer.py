@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import msgspec
 
-from lakestream.log.format.record import Record
+from lakestream.log.format.record import Record, record_length
 from lakestream.ports import Bus, ClientInfo, Clock, Messages, Single
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
@@ -159,7 +159,8 @@ class Proposer:
                 messages.refuse()
             one = messages.message(begin)
         header, reply, payload = one.header, one.reply, one.payload
-        if header or self.guarded or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes):
+        special = header or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes)
+        if special or (self.guarded and not self._passes_alone(one.subject, payload)):
             self._take_checked(one, client)
         else:
             self._append(one.subject, reply, b"", payload)
@@ -205,21 +206,34 @@ class Proposer:
         for each in self._hooks.passes_run:
             if begin < end:
                 end = each.passes_run(self.view, run, begin, end)
-        if begin < end and self._bounded and not self._fits(run, begin, end):
-            return begin
+        if begin < end and self._bounded:
+            largest = max(run.sizes(begin, end)) if self._config.max_msg_size > 0 else 0
+            fits = self._fits(run.subjects[begin:end], limits.accounted_run(run, begin, end), largest)
+            return end if fits else begin
         return end
 
-    def _fits(self, run: Publishes, begin: int, end: int) -> bool:
-        """Return True if no limit refuses one of these messages, whatever becomes of those in flight."""
-        number, buffer, largest = end - begin, self._buffer, self._config.max_msg_size
-        if largest > 0 and max(run.sizes(begin, end)) > largest:
+    def _passes_alone(self, subject: bytes, payload: bytes) -> bool:
+        """Return True if nothing but limits judges a message without headers, and they let it pass as in `_passing`."""
+        if self.judging or self._pipeline.operations or len(subject) + len(payload) > MAX_RECORD_BYTES:
             return False
-        size = limits.accounted_run(run, begin, end)
+        return self._fits([subject], record_length(subject, b"", payload), len(payload))
+
+    def _fits(self, subjects: Sequence[bytes], size: int, largest: int) -> bool:
+        """Return True if no limit refuses one of these messages, whatever becomes of those in flight.
+
+        Args:
+            size: the sum of their accounted bytes.
+            largest: the bytes of header block and payload of the largest.
+        """
+        buffer = self._buffer
+        if 0 < self._config.max_msg_size < largest:
+            return False
         if buffer.exact:
             waiting, held = self.view.pending_msgs(), self.view.pending_bytes()
+            number = len(subjects)
             if waiting + number > buffer.max_msgs or held + size > buffer.max_bytes or self._pipeline.is_crowded():
                 return False
-        return self.view.has_room(run.subjects[begin:end], size)
+        return self.view.has_room(subjects, size)
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""

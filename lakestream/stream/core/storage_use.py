@@ -194,6 +194,8 @@ class AccountUse(_Use):
         return self._server.full(stream.config.storage) or self._near(stream.config)
 
     def _near(self, config: StreamConfig) -> bool:
+        if self.limits is UNLIMITED:
+            return False
         most = self._most(config)
         return most >= 0 and self._total(config) + NEAR_BYTES > most
 

@@ -189,6 +189,9 @@ class Expiry(Feature):
             first = max_age > 0 and not self._may_age and self._store.last_seq >= self._cursor
             if not sooner and not first and max_age == self._max_age:
                 return
+        elif not self._ttls and max_age <= 0:
+            self._max_age, self._may_age = max_age, False
+            return
         due, self._max_age = self._first_due(), max_age
         if due == NEVER:
             self._disarm()

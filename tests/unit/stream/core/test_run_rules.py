@@ -78,11 +78,15 @@ def run_from(messages: list[Message], number: int) -> Publishes:
 
 
 class Publisher:
-    """Takes the same steps as another one, with runs or with single messages."""
+    """Takes the same steps as another one, with runs or with single messages. `checked`: all rules judge each."""
 
-    def __init__(self, directory: str, clock: ManualClock, runs: bool, config: dict[str, Any], exact: bool) -> None:
+    def __init__(
+        self, directory: str, clock: ManualClock, runs: bool, config: dict[str, Any], exact: bool, checked: bool = False
+    ) -> None:
         buffer = BufferLimits(6, 400, exact=True) if exact else None
         self.world, self.runs, self.number = World(directory, clock=clock, buffer=buffer, **config), runs, 0
+        if checked:
+            self.world.stream.proposer._passes_alone = lambda *_: False  # type: ignore[method-assign]
 
     def step(self, step: list[Message] | str) -> None:
         stream = self.world.stream
@@ -132,13 +136,13 @@ def test_a_run_is_judged_as_its_messages_are(
         del config["discard_new_per_subject"]
     clock = ManualClock()
     found = []
-    for runs in (False, True):
+    for runs, checked in ((False, True), (False, False), (True, False)):
         with tempfile.TemporaryDirectory() as directory:
-            publisher = Publisher(directory, copy.deepcopy(clock), runs, config, exact)
+            publisher = Publisher(directory, copy.deepcopy(clock), runs, config, exact, checked)
             for step in steps:
                 publisher.step(step)
             found.append(publisher.outcome())
-    assert found[1] == found[0]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(
@@ -183,14 +187,14 @@ def test_a_run_with_many_refusals_is_soon_judged_one_by_one(tmp_path: Any) -> No
     world = World(str(tmp_path), discard="new", max_msgs=10)
     asked = []
     fits = world.stream.proposer._fits
-    world.stream.proposer._fits = lambda *args: asked.append(args) or fits(*args)  # type: ignore[func-returns-value]
+    world.stream.proposer._fits = lambda *args: asked.append(args) or fits(*args)  # type: ignore[func-returns-value, method-assign]
     run, at = run_from([(b"s.a", [], b"x")] * 200, 0), 0
     while at < len(run):
         at = world.stream.proposer.take(run, at, len(run), CLIENT)
     world.settle()
     assert world.stream.store.msgs == 10
     assert sum(b"maximum messages exceeded" in body for _, body in world.inbox.got) == 190
-    assert len(asked) == 8
+    assert sum(len(subjects) > 1 for subjects, *_ in asked) == 8
 
 
 OF_SUBJECT = b"Nats-Expected-Last-Subject-Sequence"
