@@ -20,11 +20,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, Io, at_once, naming
+from lakestream.log.format.files import AT_ONCE, Files, Io, at_once, naming
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX, read_footer
@@ -36,7 +37,7 @@ from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.figures import WriteFigures
-from lakestream.log.store.journal import KEY, Birth
+from lakestream.log.store.journal import KEY
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
@@ -240,26 +241,20 @@ class FileStores:
         A thousand busy logs take long, one after the other, but load the disk no more than one. New ones share what a
         sync costs.
         """
-        failed, settling = list[tuple[str, Exception]](), list[tuple[SegmentLog, Birth]]()
-
-        def settle(log: SegmentLog) -> None:
-            self._unmarked.discard(log)
+        failed, logs = list[tuple[str, Exception]](), sorted(self._unmarked, key=_stream_of)
+        self._unmarked.difference_update(logs)
+        new = {log: None for log in logs if log.birth is not None}
+        parts = [part for at in range(AT_ONCE) if (part := [*new][at::AT_ONCE])]
+        settling = list(chain.from_iterable(at_once(SegmentLog.catch_up, parts)))
+        for log in logs:
             try:
-                birth = log.catch_up()
-                if birth is not None:
-                    settling.append((log, birth))
+                if log not in new:
+                    SegmentLog.catch_up([log])
                 if log.failed is None:
                     log.mark()
             except OSError as error:
                 self._unmarked.add(log)
                 failed.append((_stream_of(log), error))
-            except LogError:
-                pass  # the stream's next write fails, and says so
-
-        logs = sorted(self._unmarked, key=_stream_of)
-        at_once(settle, [log for log in logs if log.birth is not None])
-        for log in [log for log in logs if log.birth is None]:
-            settle(log)
         try:
             self._root.journal.settle_all(birth for _, birth in settling)
             for log, _ in settling:

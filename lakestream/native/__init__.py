@@ -1,4 +1,4 @@
-"""Loops over many messages: parse, encode, split and frame a whole run of them in one call. Also one over many objects.
+"""Loops over many messages: parse, encode, split and frame a whole run of them in one call. Also over objects, files.
 
 Belongs here: the choice between the compiled module (`fast.pyx`, built by setup.py if a C compiler is there) and its
 twin in Python (`plain.py`). Both have the same functions with the same results. The environment variable
@@ -41,6 +41,7 @@ __all__ = [
     "seek_ids",
     "split_names",
     "split_records",
+    "sync_paths",
 ]
 
 WHY: str = ""
@@ -94,6 +95,7 @@ try:
         seek_ids,
         split_names,
         split_records,
+        sync_paths,
     )
 
     if not _is_of(SOURCES):
@@ -133,6 +135,7 @@ except ImportError as error:
         seek_ids,
         split_names,
         split_records,
+        sync_paths,
     )
 
 NATIVE: bool = not WHY

@@ -25,5 +25,6 @@ from lakestream.native.plain import renew as renew
 from lakestream.native.plain import seek_ids as seek_ids
 from lakestream.native.plain import split_names as split_names
 from lakestream.native.plain import split_records as split_records
+from lakestream.native.plain import sync_paths as sync_paths
 
 SOURCES: int

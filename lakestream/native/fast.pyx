@@ -10,10 +10,14 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.ref cimport PyObject
+from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
+from posix.unistd cimport close, fsync
 
 import array as arrays
+import os
 from gc import get_referents
 
 cdef enum:
@@ -60,8 +64,14 @@ cdef extern from *:
     #ifndef LAKESTREAM_SOURCES
     #define LAKESTREAM_SOURCES 0
     #endif
+    #ifdef __APPLE__
+    #define sync_data fsync
+    #else
+    #define sync_data fdatasync
+    #endif
     """
     uint32_t LAKESTREAM_SOURCES
+    int sync_data(int fd) nogil
 
 SOURCES = LAKESTREAM_SOURCES  # CRC-32 of the sources, from setup.py
 
@@ -1526,3 +1536,29 @@ def renew(object ended, tuple shared not None, object kinds, Py_ssize_t most, Py
         PyObject_GC_UnTrack(<PyObject *> each)
         PyObject_GC_Track(<PyObject *> each)
     return len(found)
+
+
+def sync_paths(files: Sequence[str], directories: Sequence[str]) -> dict[str, OSError]:
+    cdef list paths = [*files, *directories], encoded = [os.fsencode(path) for path in paths]
+    cdef Py_ssize_t at, count = len(paths), data = len(files)
+    cdef int fd
+    cdef const char **names = <const char **> PyMem_Calloc(count or 1, sizeof(char *))
+    cdef int *wrong = <int *> PyMem_Calloc(count or 1, sizeof(int))
+    try:
+        if names == NULL or wrong == NULL:
+            raise MemoryError
+        for at in range(count):
+            names[at] = <bytes> encoded[at]
+        with nogil:
+            for at in range(count):
+                fd = open_file(names[at], O_RDONLY | O_CLOEXEC)
+                if fd < 0 or (sync_data(fd) if at < data else fsync(fd)) < 0:
+                    wrong[at] = errno
+                if fd >= 0:
+                    close(fd)
+        return {
+            paths[at]: OSError(wrong[at], os.strerror(wrong[at]), paths[at]) for at in range(count) if wrong[at]
+        }
+    finally:
+        PyMem_Free(names)
+        PyMem_Free(wrong)

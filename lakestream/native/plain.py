@@ -2,7 +2,7 @@
 
 Belongs here: the functions of `lakestream.native`, for machines without the compiled module, and what each of them
 returns. `fast.pyx` has the same functions, compiled: same results, same exceptions. Nothing of the server is known
-here: arguments and results are bytes, numbers and lists of them (but for `renew`, which takes any object).
+here: arguments and results are bytes, numbers and lists of them (but for `renew` and `sync_paths`).
 
 A run of messages is columns: the read buffer, the subjects, `places` with four numbers a message (offset and length of
 the reply, offset and length of the payload; a message without a reply has 0 and 0 there), and `heads` with the length
@@ -12,6 +12,7 @@ of each header block, which lies before its payload; `heads` is empty if no mess
 from __future__ import annotations
 
 import gc
+import os
 import re
 import struct
 from array import array
@@ -938,3 +939,18 @@ def renew(ended: object, shared: tuple[object, ...], kinds: dict[type, bool], mo
         untrack(ctypes.py_object(part))
         track(ctypes.py_object(part))
     return len(found)
+
+
+def sync_paths(files: Sequence[str], directories: Sequence[str]) -> dict[str, OSError]:
+    """Make files, then the names inside directories, durable; return the errors by path. Block."""
+    wrong: dict[str, OSError] = {}
+    for path in (*files, *directories):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            wrong[path] = OSError(error.errno, error.strerror, path)
+    return wrong

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from typing import IO, Protocol, TypeVar
 
+from lakestream import native
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -242,6 +244,18 @@ class Files:
                 os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_each(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
+        """Make files, then the names inside directories, durable; return the errors by path."""
+        if type(self) is Files:  # without the interpreter, which each call would take from the event loop for a moment
+            return native.sync_paths(files, directories)
+        found: dict[str, OSError] = {}
+        for path in (*files, *directories):
+            try:
+                (self.sync_directory if path in directories else self.sync_file)(path)
+            except OSError as error:
+                found[path] = error
+        return found
 
     def truncate(self, fd: int, length: int) -> None:
         """Cut an open file to `length` bytes."""

@@ -58,6 +58,7 @@ from lakestream.log.format.segment import (
     read_end,
     segment_name,
 )
+from lakestream.log.store.synced import NAME as SYNCED
 from lakestream.protocol.decoding import PackDecoder
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ file is empty. A start reads both."""
 
 KEY = "sealing.key"
 """Name of the file with a directory's key, where files are sealed. No account's directory and no stream can have it."""
-OF_NEW = (KEY, KEY + ".tmp")
+OF_NEW = (KEY, KEY + ".tmp", SYNCED + ".tmp")
 """Names beside the log that a new stream may have."""
 
 
@@ -223,10 +224,15 @@ class Birth:
         self.directory = directory
         self._journal, self._files = journal, journal.files
 
+    @property
+    def directories(self) -> tuple[str, str]:
+        """Return the directories whose names are to be made durable, apart from that of the stream's directory."""
+        return os.path.join(self.directory, LOG_DIRECTORY), self.directory
+
     def sync_names(self) -> None:
         """Make the names below the stream's directory durable. Raise OSError."""
-        self._files.sync_directory(os.path.join(self.directory, LOG_DIRECTORY))
-        self._files.sync_directory(self.directory)
+        for directory in self.directories:
+            self._files.sync_directory(directory)
 
     def settle(self) -> None:
         """Make all names durable. The segment was synced before. Raise OSError."""

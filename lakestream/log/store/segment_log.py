@@ -59,7 +59,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -395,28 +395,45 @@ class SegmentLog:
         """Return True if the log needs no record of the journal any more of its entries through `index`."""
         return self.journal is None or (self.synced[0] >= index and self.birth is None)
 
-    def catch_up(self) -> Birth | None:
-        """Make journaled entries durable in the segment, also of a log that was closed; return the names that are to be
-        settled then (`settled`), or None.
-
-        Appends go on meanwhile. Raise LogFrozen.
-        """
+    def _lag(self) -> _Lag | None:
+        """Return what is durable in the journal alone; None if there is nothing, or the log is frozen."""
         with self._lock:
-            segment, birth, newest = self.segments[-1], self.birth, self.segments[-1].newest
-            if self.journal is None or (birth is None and not self._behind):
+            frozen = self.failed is not None and not isinstance(self.failed, LogClosed)
+            if self.journal is None or (self.birth is None and not self._behind) or frozen:
                 return None
-            if self.failed is not None and not isinstance(self.failed, LogClosed):
-                raise self.failed
-        try:
-            self.files.sync_file(segment.path)  # not `_fd`, which a seal closes
-            if birth is not None:
-                birth.sync_names()
-        except OSError as error:
-            raise self._freeze(segment.path, error) from error
-        with self._lock:
-            if self.segments[-1] is segment:
-                self.synced = max(self.synced, newest)
-        return birth
+            lag = _Lag(self, self.segments[-1], self.segments[-1].newest, self.birth)
+        if lag.birth is not None and self.marks is not None and self.failed is None:
+            with contextlib.suppress(OSError):  # `mark` tries again
+                lag.draft = self.marks.draft(lag.newest)
+        return lag
+
+    @staticmethod
+    def catch_up(logs: Sequence[SegmentLog]) -> list[tuple[SegmentLog, Birth]]:
+        """Make journaled entries durable in the segments, also of logs that were closed; of new ones also the first
+        mark and all names, except those of their directories. Return the new ones, for `settled`.
+
+        Those that cannot be synced are frozen. Appends go on meanwhile.
+        """
+        sync, lags = logs[0].files.sync_each, list(filter(None, map(SegmentLog._lag, logs)))
+        wrong = sync([path for lag in lags for path in (lag.segment.path, *lag.draft)])  # `_fd` is closed by a seal
+        for lag in lags:
+            marks = lag.log.marks  # None once its stream is deleted
+            if lag.draft and marks is not None and wrong.keys().isdisjoint((lag.segment.path, *lag.draft)):
+                with contextlib.suppress(OSError):
+                    marks.place(lag.newest)
+        wrong |= sync((), [path for lag in lags if lag.birth is not None for path in lag.birth.directories])
+        settled = []
+        for lag in lags:
+            log, paths = lag.log, (lag.segment.path, *(lag.birth.directories if lag.birth is not None else ()))
+            if error := next((wrong[path] for path in paths if path in wrong), None):
+                log._freeze(lag.segment.path, error)
+                continue
+            with log._lock:
+                if log.segments[-1] is lag.segment:
+                    log.synced = max(log.synced, lag.newest)
+            if lag.birth is not None:
+                settled.append((log, lag.birth))
+        return settled
 
     def settle_new(self) -> None:
         """Make all durable: the directory is about to get another name. A log that cannot be is left as it is."""
@@ -723,6 +740,17 @@ class SegmentLog:
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )
+
+
+class _Lag(msgspec.Struct):
+    """Entries of the open segment, through the newest (`Segment.newest`), that are durable in the journal alone; of a
+    new log its names, and the path of its first mark."""
+
+    log: SegmentLog
+    segment: Segment
+    newest: tuple[int, int, int]
+    birth: Birth | None
+    draft: list[str] = []
 
 
 class _Append(msgspec.Struct, gc=False):

@@ -80,6 +80,25 @@ class MarkFile:
             if not self._closed and self.due(newest):
                 self._write(SyncedMark(*newest))
 
+    def draft(self, newest: tuple[int, int, int]) -> list[str]:
+        """Write the first mark beside its place, not durably; return the file's path, nothing if there is a mark, or
+        none is to be. Raise OSError."""
+        with self._lock:
+            if self._closed or self._slot >= 0 or not self.due(newest):
+                return []
+            fd = self._files.create(path := self.path + ".tmp")
+            try:
+                self._files.write(fd, [_encode(SyncedMark(*newest))], 0)
+            finally:
+                self._files.close(fd)
+            return [path]
+
+    def place(self, newest: tuple[int, int, int]) -> None:
+        """Put a draft, which was synced, and the log before it, into its place; not durably. Raise OSError."""
+        with self._lock:
+            self._files.replace(self.path + ".tmp", self.path)
+            self._slot, (self.index, self.first_index, _) = 0, newest
+
     def close(self, newest: tuple[int, int, int]) -> None:
         """Note where the log ends, and nothing later: the directory may soon be another stream's. Raise OSError."""
         try:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib.machinery
 import importlib.util
@@ -586,6 +587,18 @@ def test_what_has_ended_is_collected_though_it_was_exempt(native: Any) -> None:
         assert gone() is None
     finally:
         gc.unfreeze()
+
+
+def test_files_and_directories_are_synced_and_each_has_its_own_error(native: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    wrong = native.sync_paths([f"{tmp_path}/file", f"{tmp_path}/missing"], [f"{tmp_path}", f"{tmp_path}/file/below"])
+    errors = {path: (type(error), error.errno, error.filename) for path, error in wrong.items()}
+    missing, below = f"{tmp_path}/missing", f"{tmp_path}/file/below"
+    assert errors == {
+        missing: (FileNotFoundError, errno.ENOENT, missing),
+        below: (NotADirectoryError, errno.ENOTDIR, below),
+    }
+    assert native.sync_paths([], ()) == {}
 
 
 def test_an_environment_variable_chooses_the_twin() -> None:

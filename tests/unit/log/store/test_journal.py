@@ -27,6 +27,7 @@ from lakestream.log.store.segment_log import (
     SegmentLog,
 )
 from lakestream.log.store.segment_store import SegmentStore
+from lakestream.log.store.synced import MarkFile
 from lakestream.meta.stores import FileStores
 
 pytestmark = pytest.mark.unit
@@ -250,6 +251,34 @@ def test_a_round_settles_new_streams_and_empties_the_journal(store: Store) -> No
     assert not store.stores.unmarked
     store.append("S")
     assert store.files.taken() == [SEGMENT], "its names are durable already"
+
+
+def test_the_first_mark_takes_its_place_behind_the_syncs_of_segment_and_mark(store: Store) -> None:
+    store.stores.mark()
+    store.create("S")
+    mark, seen = store.directory("S") / "synced", list[tuple[str, bool]]()
+    store.files.before_sync = lambda path: seen.append((os.path.basename(path), mark.exists()))
+    store.stores.mark()
+    own = [each for each in seen if not each[0].startswith(NAME)]
+    assert own == [(SEGMENT, False), ("synced.tmp", False), ("log", True), ("S", True), ("streams", True)]
+    assert MarkFile(Files(), str(mark.parent)).read().index == 1
+
+
+def test_a_first_mark_that_was_being_written_does_not_keep_a_stream_from_being_made_anew(store: Store) -> None:
+    store.create("S")
+    (store.directory("S") / "log" / SEGMENT).write_bytes(b"")
+    (store.directory("S") / "synced.tmp").write_bytes(b"")
+    assert entries(store.killed())["S"] == [b"creation of S"]
+
+
+def test_a_first_mark_that_cannot_be_synced_is_written_again(store: Store) -> None:
+    store.create("S")
+    store.files.fail_on = "S/synced.tmp"
+    assert [stream for stream, _ in store.stores.mark()] == ["S"]
+    assert not (store.directory("S") / "synced").exists()
+    store.files.fail_on = ""
+    assert store.stores.mark() == []
+    assert (store.directory("S") / "synced").exists()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
