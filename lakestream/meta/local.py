@@ -246,7 +246,7 @@ class LocalStreams:
             # The assignment may be outdated: limits of an older configuration could remove messages, and present
             # members may be missing in it. `reconcile` repeats this.
             return
-        if assignment.uid not in self.updating and msgspec.json.encode(stream.config) != assignment.config:
+        if assignment.uid not in self.updating and stream.stored != assignment.config:
             wanted = _STREAM_CONFIG.decode(assignment.config)
             if wanted != stream.config:
                 stream.propose(UpdateStream(assignment.config))

@@ -327,7 +327,8 @@ class LakeKeeper:
             stream.mirroring.clones = self._clones
         sync.is_new, sync.checked = stream.is_new, stream.is_new or stream.uid in self._absent
         self._absent.discard(stream.uid)
-        self._look(sync)
+        if not stream.is_new or not self._rest(sync):
+            self._look(sync)
 
     def detached(self, stream: Stream) -> None:
         sync = self._syncs.get((stream.account, stream.name))
@@ -522,12 +523,19 @@ class LakeKeeper:
             self._look_at_rest()
             yield from self._seal_early()
             for sync in list(self._polled):
-                if sync in self._polled and not sync.asking and sync.is_at_rest(self.attended, self.visits):
-                    del self._polled[sync]
-                    sync.stream.store.on_entry = functools.partial(self._stir, sync)
+                if sync in self._polled:
+                    self._rest(sync)
                 yield
         finally:
             self._polling = False
+
+    def _rest(self, sync: StreamSync) -> bool:
+        """Poll a stream no more before its next entry, if nothing is to be done for it until then; return True then."""
+        if sync.asking or not sync.is_at_rest(self.attended, self.visits):
+            return False
+        del self._polled[sync]
+        sync.stream.store.on_entry = functools.partial(self._stir, sync)
+        return True
 
     def _stir(self, sync: StreamSync) -> None:
         """Poll a stream from now on: something may have to be done for it."""

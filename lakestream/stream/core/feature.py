@@ -306,7 +306,10 @@ class Hooks(msgspec.Struct):
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
         for each in self.features:
-            if type(each) is kind or isinstance(each, kind):
+            if type(each) is kind:
+                return each
+        for each in self.features:
+            if isinstance(each, kind):
                 return each
         raise LookupError(f"the stream has no {kind.__name__}; it is to be in the list of features")
 

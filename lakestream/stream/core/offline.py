@@ -7,6 +7,7 @@ messages and no changes, and it can be deleted (docs/internals/api.md#api-level)
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,8 +38,12 @@ class Unsupported(LogError):
         super().__init__(why, why)
 
 
+@lru_cache(maxsize=8)
 def stream_config(stored: bytes) -> StreamConfig:
-    """Read a stream's configuration from its log. Raise Unsupported."""
+    """Read a stream's configuration from its log. Raise Unsupported.
+
+    The last few are kept: a new stream's is read for its request and for its replica.
+    """
     try:
         return read_stored(stored, StreamConfig)
     except JsonError as error:
