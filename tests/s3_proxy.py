@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _ERROR = (
@@ -20,6 +22,8 @@ _ERROR = (
     "<Resource>/</Resource><RequestId>0</RequestId></Error>"
 )
 HEAD_BYTES = 1 << 16
+_SIGNATURE = re.compile(rb"signature[=:][0-9a-f]{64}")
+"""Signature of a part of a body; it depends on the time of the request."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Fault:
         cut: pass it on, and close the connection after half of the answer.
         drop: close the connection without an answer.
         twice: pass it on twice, and give the second answer.
+        first: let what clients repeat pass: a request with the method, address and body of one that failed.
         skip: first let so many of the matching requests pass.
         times: so many requests, then no more.
         every: of the matching requests only each such one.
@@ -54,6 +59,7 @@ class Fault:
     cut: bool = False
     drop: bool = False
     twice: bool = False
+    first: bool = False
     skip: int = 0
     times: int = 1 << 62
     every: int = 1
@@ -66,12 +72,22 @@ FULL = Fault(status=507, code="InsufficientStorage", methods=("PUT", "POST"))
 HANGING = Fault(hang=True)
 
 
+class Passed(NamedTuple):
+    """A request that was passed on, its bytes, and the status of the answer."""
+
+    method: str
+    path: str
+    content: bytes
+    status: int
+
+
 @dataclass
 class _Counted:
-    """A fault, and the requests that matched it."""
+    """A fault, the number of requests that matched it, and those that failed if `first` counts."""
 
     fault: Fault
     seen: int = 0
+    failed: set[tuple[str, str, bytes]] = field(default_factory=set)
 
 
 class Proxy:
@@ -94,6 +110,8 @@ class Proxy:
         self.hits = 0
         self.matched: list[str] = []
         """Method and path of each request that matched the first fault, whether or not it failed."""
+        self.journal: list[Passed] | None = None
+        """The changing requests, while they are recorded."""
         self._released = asyncio.Event()
         self._late: set[asyncio.Task[bytes]] = set()
 
@@ -123,6 +141,26 @@ class Proxy:
         self.hits, self.matched = 0, []
         self._faults = [_Counted(fault) for fault in faults]
 
+    def record(self) -> None:
+        """Keep the requests that may change something from now on, in the order of their answers."""
+        self.journal = []
+
+    def recorded(self) -> list[Passed]:
+        """Return the requests since `record`, and keep no more."""
+        found, self.journal = self.journal or [], None
+        return found
+
+    def repeat(self, requests: Sequence[bytes]) -> list[int]:
+        """Pass on requests, one after the other; return the status of each answer."""
+        found: list[int] = []
+
+        async def run() -> None:
+            for request in requests:
+                found.append(_status(await self._pass_on(request)))
+
+        self._call(run)
+        return found
+
     def told(self) -> tuple[str, int, list[str]]:
         """Return the address for clients, the number of faults, and the requests that matched the first one."""
         return self.url, self.hits, self.matched
@@ -133,7 +171,7 @@ class Proxy:
 
         async def run() -> None:
             self._released.set()
-            found.extend(int(answer.split(b" ", 2)[1]) for answer in await asyncio.gather(*self._late))
+            found.extend(map(_status, await asyncio.gather(*self._late)))
             self._released, self._late = asyncio.Event(), set()
 
         self._call(run)
@@ -151,7 +189,7 @@ class Proxy:
             if asyncio.iscoroutine(found):
                 await found
 
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=HEAD_BYTES)
@@ -189,12 +227,15 @@ class Proxy:
         fields = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])
         }
-        fault = self._fault_of(method, unquote(target.partition("?")[0]).lstrip("/"))
+        path = unquote(target.partition("?")[0]).lstrip("/")
+        fault = self._fault_of(method, path)
         if fault is not None and fault.hang:
             await asyncio.Event().wait()
         if fields.get(b"expect", b"").lower() == b"100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await _body(reader, fields)
+        if fault is not None and fault.first and not self._is_first(fault, (method, target, _SIGNATURE.sub(b"", body))):
+            fault = None
         if fault is not None and fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         if fault is not None and fault.status:
@@ -210,6 +251,8 @@ class Proxy:
                 answer = await asyncio.shield(task)
             else:
                 answer = await self._pass_on(request)
+                if self.journal is not None and method in ("PUT", "POST", "DELETE"):
+                    self.journal.append(Passed(method, path, request, _status(answer)))
                 if fault is not None and fault.twice:
                     answer = await self._pass_on(request)
         if fault is not None and fault.drop:
@@ -219,6 +262,15 @@ class Proxy:
             answer = answer[: ((body_at if body_at < len(answer) else 0) + len(answer)) // 2]
         writer.write(answer)
         await writer.drain()
+
+    def _is_first(self, fault: Fault, request: tuple[str, str, bytes]) -> bool:
+        """Return False, and count no fault, if a request like this one failed before."""
+        rule = next((each for each in self._faults if each.fault is fault), None)
+        if rule is None or request in rule.failed:
+            self.hits -= 1
+            return False
+        rule.failed.add(request)
+        return True
 
     async def _pass_on(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection(*self._upstream)
@@ -249,6 +301,10 @@ class Proxy:
                         self._faults = [_Counted(fault.then)]
                     return fault
         return None
+
+
+def _status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
 
 
 async def _body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) -> bytes:

@@ -1,29 +1,37 @@
 """Faults of each request with which an operation changes the tables of an object store.
 
-    python -m tests.lake.requests OPERATION LAKE       all faults, each in a new lake below this one (a URL)
+    python -m tests.lake.requests OPERATION LAKE       all faults, in a new lake (a URL)
 
-Belongs here: the requests of one run, counted at a proxy before the store, and what becomes of one of them. The steps
-of steps.py are calls of this process; a request is what the JVM and the other libraries make of them, with their own
+Belongs here: the requests of one run, recorded at a proxy before the store, and what becomes of them. The steps of
+steps.py are calls of this process; a request is what the JVM and the other libraries make of them, with their own
 retries. Requests for locks, for checksums of versions, which are only hints, and for data files that nothing names yet
 are left alone.
+
+A run costs seconds, so there is none that could not differ from others. Of a program that is killed nothing remains but
+the requests that the store has got: they are sent again from the record, instead of running the program. After a
+request that was refused, doubled, or whose answer was lost, libraries repeat it or do not notice, and the operation
+goes on: all requests have that fate in one run. Commits have runs of their own, since the store refuses their
+repetition, and so have late requests for a path of which there are several, since one could hide another. If the run of
+all ends with an error, each request has its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.managers import BaseManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lakestream.lake.storage.lake import identify
-from tests.lake.steps import OPERATIONS, Operation, Stage
-from tests.s3_proxy import Fault, Proxy
+from tests.lake.steps import OPERATIONS, Prepared
+from tests.s3_proxy import Fault, Passed, Proxy
 
 
 def changes(method: str, path: str) -> bool:
@@ -33,14 +41,19 @@ def changes(method: str, path: str) -> bool:
     return method == "DELETE" or "/_delta_log/" in path or not path.endswith(".parquet")
 
 
-def is_commit(request: str) -> bool:
+def is_commit(method: str, path: str) -> bool:
     """Return True for the request that gives a commit its name."""
-    return request.startswith("PUT") and "/_delta_log/" in request and request.endswith(".json")
+    return method == "PUT" and "/_delta_log/" in path and path.endswith(".json")
 
 
 def is_no_lock(method: str, path: str) -> bool:
     """Return True for a request that is not one for a lock."""
     return "/_locks/" not in path
+
+
+def is_other(paths: frozenset[str], method: str, path: str) -> bool:
+    """Return True for a request of `changes` that is no commit, and for none of these paths."""
+    return changes(method, path) and not is_commit(method, path) and path not in paths
 
 
 GONE = Fault(status=403, code="AccessDenied", when=is_no_lock)
@@ -50,6 +63,8 @@ GONE = Fault(status=403, code="AccessDenied", when=is_no_lock)
 class Fate(enum.Enum):
     """Outcomes of one request."""
 
+    KILLED = "killed"
+    """The program ends behind it."""
     REFUSED = "refused"
     """Answered with 503 SlowDown, once."""
     LOST = "lost"
@@ -58,17 +73,12 @@ class Fate(enum.Enum):
     """Done twice; the second answer arrives."""
     LATE = "late"
     """No answer; done once the program has ended, whether or not it has repeated the request."""
-    KILLED_BEFORE = "killed before"
-    """The program ends before it."""
-    KILLED_AFTER = "killed after"
-    """The program ends behind it."""
     ON_THE_WAY = "on the way"
     """The program ends, and the request is done once the operation was repeated; commits only, as a program whose
     request may arrive late keeps its lock for so long that others do not."""
 
-    def fault(self, number: int) -> Fault:
-        """Return the fault of the request of this number, from 1 on."""
-        which: dict[str, Any] = {"when": changes, "skip": number - 1, "times": 1}
+    def fault(self, **which: Any) -> Fault:
+        """Return the fault of some requests of a program that is not killed before."""
         match self:
             case Fate.REFUSED:
                 return Fault(**which, status=503, code="SlowDown")
@@ -78,68 +88,120 @@ class Fate(enum.Enum):
                 return Fault(**which, twice=True)
             case Fate.LATE:
                 return Fault(**which, late=True, drop=True)
-            case Fate.KILLED_BEFORE:
-                return Fault(**which, status=403, code="AccessDenied", then=GONE)
-            case Fate.KILLED_AFTER:
-                return Fault(**which, drop=True, then=GONE)
             case Fate.ON_THE_WAY:
                 return Fault(**which, late=True, drop=True, then=GONE)
+            case Fate.KILLED:
+                raise AssertionError("it makes no more requests")
 
 
 class Proxies(BaseManager):
     """Process of the proxy: deltalake holds the interpreter of this one while it waits for an answer."""
 
 
-Proxies.register("proxy", Proxy, exposed=("start", "stop", "fail", "release", "told"))
+Proxies.register(
+    "proxy", Proxy, exposed=("start", "stop", "fail", "release", "told", "record", "recorded", "repeat")
+)  # fmt: skip
 
 
-def run(spark: Any, operation: Operation, lake: str, place: Path, proxy: Any, number: int, fate: Fate) -> list[str]:
-    """Run an operation in a new lake with one request's fault (0: none), then repeat it without one; check both times.
+class Trial(NamedTuple):
+    """Result of a fault: the requests, their fate and number, and the error if a promise was broken."""
 
-    Return the requests of the first run that matched.
+    requests: str
+    fate: Fate
+    number: int
+    error: BaseException | None
+
+
+def trials(prepared: Prepared, proxy: Any) -> Iterator[Trial]:
+    """Run an operation with each fate of each of its requests."""
+    passed = _recorded(prepared, proxy)
+    for end, one in enumerate(passed, 1):
+        if changes(one.method, one.path):
+            yield _trial(_told(one), Fate.KILLED, partial(_killed, prepared, proxy, passed[:end]))[0]
+    found = [one for one in passed if changes(one.method, one.path)]
+    counted = Counter(one.path for one in found)
+    several = frozenset(path for path, number in counted.items() if number > 1)
+    for fate in (Fate.REFUSED, Fate.LOST, Fate.DOUBLED, Fate.LATE):
+        others = partial(is_other, several if fate is Fate.LATE else frozenset[str]())
+        together = sum(others(one.method, one.path) for one in found)
+        if together:
+            fault = fate.fault(when=others, first=True)
+            trial, failed = _trial(f"{together} others", fate, partial(_run, prepared, proxy, fault, fate))
+            yield trial
+            together = 0 if failed or trial.error is not None else together
+        for number, one in enumerate(found):
+            if not (together and others(one.method, one.path)):
+                fault = fate.fault(when=changes, skip=number, times=1)
+                yield _trial(_told(one), fate, partial(_run, prepared, proxy, fault, fate))[0]
+    for number, one in enumerate(found):
+        if is_commit(one.method, one.path):
+            fault = Fate.ON_THE_WAY.fault(when=changes, skip=number, times=1)
+            yield _trial(_told(one), Fate.ON_THE_WAY, partial(_run, prepared, proxy, fault, Fate.ON_THE_WAY))[0]
+
+
+def _told(one: Passed) -> str:
+    return f"{one.method} {one.path}"
+
+
+def _trial(requests: str, fate: Fate, work: Callable[[], tuple[int, bool]]) -> tuple[Trial, bool]:
+    """Return the result of a run, and True if the operation ended with an error."""
+    try:
+        number, failed = work()
+    except Exception as error:
+        return Trial(requests, fate, 1, error), True
+    return Trial(requests, fate, number, None), failed
+
+
+def _recorded(prepared: Prepared, proxy: Any) -> list[Passed]:
+    """Run an operation twice without a fault; return the requests of the first run but those for locks."""
+    prepared.put_back()
+    proxy.record()
+    prepared.work()
+    found = [one for one in proxy.recorded() if is_no_lock(one.method, one.path)]
+    prepared.work()
+    prepared.is_done()
+    return found
+
+
+def _killed(prepared: Prepared, proxy: Any, done: Sequence[Passed]) -> tuple[int, bool]:
+    """Run an operation behind one whose program ended with these requests."""
+    prepared.put_back()
+    assert proxy.repeat([one.content for one in done]) == [one.status for one in done]
+    prepared.is_whole()
+    prepared.work()
+    prepared.is_done()
+    return 1, True
+
+
+def _run(prepared: Prepared, proxy: Any, fault: Fault, fate: Fate) -> tuple[int, bool]:
+    """Run an operation with a fault, then repeat it without one; check both times.
+
+    Return the number of requests that failed, and True if the first run ended with an error.
     """
-    shutil.rmtree(place / "logs", ignore_errors=True)
-    stage = Stage(spark, lake, place / "logs")
-    identify(stage.storage)
-    work, check = operation.prepare(stage)
-    prepared = stage.damaged()
-    proxy.fail(fate.fault(number) if number else Fault(when=changes, times=0))
-    with contextlib.suppress(Exception) if number else contextlib.nullcontext():
-        work()
-    _, hits, seen = proxy.told()
-    proxy.fail()
-    if fate is Fate.LATE:
+    failed = False
+    prepared.put_back()
+    proxy.fail(fault)
+    try:
+        try:
+            prepared.work()
+        except Exception:
+            failed = True
+        _, hits, seen = proxy.told()
+        proxy.fail()
+        if fate is Fate.LATE:
+            proxy.release()
+        prepared.is_whole()
+        prepared.work()
+    finally:
+        proxy.fail()
         proxy.release()
-    assert [one for one in stage.damaged() if one not in prepared] == []
-    work()
-    proxy.release()
-    assert stage.damaged() == []
-    check()
-    assert bool(hits) is bool(number), f"the fault did not happen: {seen}"
-    return seen
-
-
-def each(
-    spark: Any, operation: Operation, lake: str, place: Path, proxy: Any, fates: Sequence[Fate]
-) -> Iterator[tuple[str, Fate]]:
-    """Run an operation with each fate of each of its requests, in lakes of their own; yield each after its run."""
-    seen = run(spark, operation, f"{lake}/0", place, proxy, 0, Fate.LOST)
-    runs = 0
-    for number, request in enumerate(seen, 1):
-        for fate in fates:
-            if fate is Fate.ON_THE_WAY and not is_commit(request):
-                continue
-            runs += 1
-            try:
-                run(spark, operation, f"{lake}/{runs}", place, proxy, number, fate)
-            except BaseException as error:
-                error.add_note(f"{operation.name}: request {number} of {len(seen)}, {request}: {fate.value}")
-                raise
-            yield request, fate
+    prepared.is_done()
+    assert hits, f"the fault did not happen: {seen}"
+    return 1 if fault.then is not None else hits, failed
 
 
 def main(name: str, lake: str) -> None:
-    """Run one operation with all faults, with a Spark of its own; a promise that does not hold is an exception."""
+    """Run one operation with all faults, with a Spark of its own; exit with 1 if a promise was broken."""
     from lakestream_spark import session as sessions
     from tests.lake.conftest import SMALL
 
@@ -149,14 +211,20 @@ def main(name: str, lake: str) -> None:
         # The operation is repeated at once.
         os.environ |= {"LAKESTREAM_LATE_SECONDS": "0", "AWS_ENDPOINT_URL": proxy.told()[0]}
         spark = sessions.session("lakestream requests", lake=lake, extra=SMALL)
-        runs = 0
+        faults = broken = 0
+        began = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
-            for request, fate in each(spark, OPERATIONS[name], f"{lake}/{name}", Path(place), proxy, tuple(Fate)):
-                runs += 1
-                print(f"  {request}: {fate.value}", file=sys.stderr, flush=True)
-        print(f"{name}: {runs} faults", flush=True)
+            for each in trials(Prepared(spark, OPERATIONS[name], lake, Path(place)), proxy):
+                faults, broken = faults + each.number, broken + (each.error is not None)
+                told = f"{time.monotonic() - began:5.0f} s  {each.fate.value:10} {each.number:3}  {each.requests}"
+                print(told, file=sys.stderr, flush=True)
+                if each.error is not None:
+                    traceback.print_exception(each.error)
+        assert faults, "the operation makes no request that changes a table"
+        print(f"{name}: {faults} faults, {broken} broken", flush=True)
         spark.stop()
         proxy.stop()
+    sys.exit(broken > 0)
 
 
 if __name__ == "__main__":

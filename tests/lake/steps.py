@@ -1,6 +1,6 @@
 """Faults at each step of an operation on tables: whatever commits, and whatever deletes or writes files of the lake.
 
-    python -m tests.lake.steps OPERATION LAKE       all faults, each in a new lake below this one (a directory or URL)
+    python -m tests.lake.steps OPERATION LAKE       all faults, in a new lake below this one (a directory or URL)
 
 Belongs here: the steps (`Steps`), the operations (`OPERATIONS`), and what must hold after a fault (`run`). The steps
 are those of this process, so Spark and the lake survive: `tests.lake_faults` kills real ones.
@@ -43,7 +43,7 @@ from lakestream.lake.table.state import position_of
 from lakestream.schemas.schema import Schema
 from lakestream_spark.write import clones
 from lakestream_spark.write.clone_maker import CloneMaker, clone
-from lakestream_spark.write.commit import Commit
+from lakestream_spark.write.commit import Commit, jvm
 from lakestream_spark.write.maintainer import Maintainer
 from lakestream_spark.write.maintenance_plan import Policy
 from lakestream_spark.write.replay import Replay
@@ -256,24 +256,18 @@ def rows(storage: Storage, table: str) -> list[tuple[int, bytes]]:
     return list(zip(found.column("seq").to_pylist(), found.column("data").to_pylist(), strict=True))
 
 
+Work = tuple[Callable[[], object], Callable[[], None]]
+
+
 @dataclass(frozen=True)
 class Operation:
-    """An operation.
-
-    Attributes:
-        prepare: makes the tables; returns the work, and the check of its result.
-        local: it is for lakes in directories only.
-    """
+    """An operation. `prepare` makes the tables; it returns the work, and the check of its result."""
 
     name: str
-    prepare: Callable[[Stage], tuple[Callable[[], object], Callable[[], None]]]
-    local: bool = False
+    prepare: Callable[[Stage], Work]
 
 
-Prepared = tuple[Callable[[], object], Callable[[], None]]
-
-
-def _compaction(stage: Stage) -> Prepared:
+def _compaction(stage: Stage) -> Work:
     model = stage.model()
     stage.grow(model, 1)
     model.remove([3, 4], erase=True)
@@ -282,7 +276,7 @@ def _compaction(stage: Stage) -> Prepared:
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 
-def _past(stage: Stage) -> Prepared:
+def _past(stage: Stage) -> Work:
     model = stage.model(metadata={"lakestream.time_travel": "1h"})
     stage.grow(model, 1)
     model.remove([3, 4], erase=True)
@@ -291,7 +285,7 @@ def _past(stage: Stage) -> Prepared:
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 
-def _layout(stage: Stage) -> Prepared:
+def _layout(stage: Stage) -> Work:
     model = stage.model()
     stage.grow(model, 1)
     model.configure({"lakestream.partition": "bucket:2"})
@@ -300,13 +294,13 @@ def _layout(stage: Stage) -> Prepared:
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 
-def _optimize(stage: Stage) -> Prepared:
+def _optimize(stage: Stage) -> Work:
     model = stage.model()
     stage.grow(model)
     return stage.maintain, lambda: stage.is_stream(model)
 
 
-def _vacuum(stage: Stage) -> Prepared:
+def _vacuum(stage: Stage) -> Work:
     """VACUUM, checkpoint and expiry of the log, after an OPTIMIZE."""
     model = stage.model()
     stage.grow(model)
@@ -315,7 +309,7 @@ def _vacuum(stage: Stage) -> Prepared:
     return lambda: stage.maintain(NOW), lambda: stage.is_stream(model)
 
 
-def _erasure(stage: Stage) -> Prepared:
+def _erasure(stage: Stage) -> Work:
     model = stage.model()
     stage.grow(model)
     model.remove([2, 9], shred=True)
@@ -333,7 +327,7 @@ def _erasure(stage: Stage) -> Prepared:
     return work, check
 
 
-def _repair(stage: Stage) -> Prepared:
+def _repair(stage: Stage) -> Work:
     """The newest version, an OPTIMIZE, lacks a file: found by maintenance, repaired by compaction."""
     model = stage.model()
     stage.grow(model)
@@ -345,7 +339,7 @@ def _repair(stage: Stage) -> Prepared:
     return lambda: stage.compact(model), lambda: stage.is_stream(model)
 
 
-def _clone(stage: Stage) -> Prepared:
+def _clone(stage: Stage) -> Work:
     origin, mirror = stage.model(), stage.model("MIRROR")
     stage.grow(origin, 1)
     origin.remove([3], erase=True)
@@ -368,7 +362,7 @@ def _clone(stage: Stage) -> Prepared:
     return work, check
 
 
-def _withdrawal(stage: Stage) -> Prepared:
+def _withdrawal(stage: Stage) -> Work:
     """A mirror whose clone was given up before its last commit, which arrives late in an object store."""
     made, _ = _clone(stage)
     mirror, late = stage.streams["MIRROR"], list[Callable[[], object]]()
@@ -400,7 +394,7 @@ def _refusing(real: Callable[..., object], late: list[Callable[[], object]]) -> 
     return refused
 
 
-def _detach(stage: Stage) -> Prepared:
+def _detach(stage: Stage) -> Work:
     origin = stage.model()
     stage.grow(origin, 1)
     target = f"{stage.lake}/copies/COPY"
@@ -415,7 +409,7 @@ def _detach(stage: Stage) -> Prepared:
     return lambda: Maintainer(stage.spark, stage.lake).detach(target), check
 
 
-def _misfits(stage: Stage) -> Prepared:
+def _misfits(stage: Stage) -> Work:
     """Compaction with misfits of which one is securely deleted, and their replay."""
     model = stage.model(metadata={"lakestream.schema": "orders"})
 
@@ -443,7 +437,7 @@ def _misfits(stage: Stage) -> Prepared:
     return work, check
 
 
-def _retained(stage: Stage) -> Prepared:
+def _retained(stage: Stage) -> Work:
     """The end of a deleted stream whose table is kept, and of one whose table is not."""
     model, other = stage.model(metadata={"lakestream.on_delete": "keep"}), stage.model("OTHER")
     stage.grow(other, 1)
@@ -482,48 +476,101 @@ OPERATIONS = {
 }
 
 
-def run(spark: Any, operation: Operation, lake: str, place: Path, at: int, how: How) -> list[str]:
-    """Run an operation in a new lake with a fault at step `at`, then repeat it without one; check both times.
+class Prepared:
+    """An operation in a new lake, which is made once and put back before each run: making it takes longer than a run.
+
+    Args:
+        spark: a session with Delta.
+        operation: the operation.
+        lake: path or URL of the lake.
+        place: a new directory, for the logs of its streams and the copy of a lake in a directory.
+    """
+
+    def __init__(self, spark: Any, operation: Operation, lake: str, place: Path) -> None:
+        self.operation = operation
+        self._stage, self._copy = Stage(spark, lake, place / "logs"), place / "lake"
+        identify(self._stage.storage)
+        self.work, self._check = operation.prepare(self._stage)
+        self._damaged = self._stage.damaged()  # what a repair is to mend
+        self._content = dict[str, tuple[str, bytes]]()
+        if self.is_local:
+            shutil.copytree(lake, self._copy)
+        else:
+            self._content = {path: (tag, self._stage.storage.read(path)) for path, tag in self._objects().items()}
+
+    @property
+    def is_local(self) -> bool:
+        """Return True for a lake in a directory."""
+        return self._stage.storage.local
+
+    def put_back(self) -> None:
+        """Give the lake the content that it had at first."""
+        storage = self._stage.storage
+        if self.is_local:
+            shutil.rmtree(storage.root)
+            shutil.copytree(self._copy, storage.root)
+        else:
+            there = self._objects()
+            storage.delete_all(path for path in there if path not in self._content)
+            for path, (tag, content) in self._content.items():
+                if there.get(path) != tag:
+                    storage.write(path, content)
+        jvm(self._stage.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    def is_whole(self) -> None:
+        """Assert that each file exists that the newest version of any table names."""
+        assert [one for one in self._stage.damaged() if one not in self._damaged] == []
+
+    def is_done(self) -> None:
+        """Assert that the tables are whole, also one that the operation repairs, and are what their streams are."""
+        assert self._stage.damaged() == []
+        self._check()
+
+    def _objects(self) -> dict[str, str]:
+        """Return the tags of the lake's objects by path, without those of locks, whose numbers do not go back, and
+        without the empty objects with which Hadoop represents directories."""
+        storage = self._stage.storage
+        found = (each for each in storage.tree(storage.root) if "/_locks/" not in each.path)
+        return {each.path: each.tag for each in found if each.size or storage.exists(each.path)}
+
+
+def run(prepared: Prepared, at: int, how: How) -> list[str]:
+    """Run an operation with a fault at step `at`, then repeat it without one; check both times.
 
     Return the steps that the first run had.
     """
-    shutil.rmtree(place, ignore_errors=True)
-    stage = Stage(spark, lake, place)
-    identify(stage.storage)
-    work, check = operation.prepare(stage)
-    prepared = stage.damaged()  # what a repair is to mend
+    prepared.put_back()
     steps = Steps()
     with steps.failing(at, how), contextlib.suppress(Killed, Failed):
-        work()
+        prepared.work()
     seen = list(steps.seen)
-    assert [one for one in stage.damaged() if one not in prepared] == []
+    prepared.is_whole()
     if how is How.AMIDST:
         with steps.arriving(), contextlib.suppress(Exception):  # a conflict, say
-            work()
-        assert [one for one in stage.damaged() if one not in prepared] == []
-    work()
+            prepared.work()
+        prepared.is_whole()
+    prepared.work()
     if steps.late is not None:
         with contextlib.suppress(Exception):  # most are refused
             steps.late()
-    assert stage.damaged() == []
-    check()
+    prepared.is_done()
     return seen
 
 
-def each(spark: Any, operation: Operation, lake: Callable[[int], str], place: Path, hows: tuple[How, ...]) -> int:
-    """Run an operation with each fault at each of its steps, each time in another lake; return the number of runs."""
-    seen, runs = run(spark, operation, lake(0), place, 0, How.LOST), 0
+def each(prepared: Prepared, hows: tuple[How, ...]) -> int:
+    """Run an operation with each fault at each of its steps; return the number of runs."""
+    seen, runs = run(prepared, 0, How.LOST), 0
     for how in hows:
         for at, step in enumerate(seen, 1):
             if how in (How.LATE, How.AMIDST) and not step.startswith("commit"):
                 continue
-            if how is How.AMIDST and open_storage(lake(0)).local:
+            if how is How.AMIDST and prepared.is_local:
                 continue
             runs += 1
             try:
-                run(spark, operation, lake(runs), place, at, how)
+                run(prepared, at, how)
             except BaseException as error:
-                error.add_note(f"{operation.name}: step {at} of {len(seen)}, {step}: {how.value}")
+                error.add_note(f"{prepared.operation.name}: step {at} of {len(seen)}, {step}: {how.value}")
                 raise
     return runs
 
@@ -536,7 +583,7 @@ def main(name: str, lake: str) -> None:
     os.environ["LAKESTREAM_LATE_SECONDS"] = "0"  # the operation is repeated at once
     spark = sessions.session("lakestream steps", lake=lake, extra=SMALL)
     with tempfile.TemporaryDirectory() as place:
-        runs = each(spark, OPERATIONS[name], lambda run: f"{lake}/{name}/{run}", Path(place, "logs"), tuple(How))
+        runs = each(Prepared(spark, OPERATIONS[name], f"{lake}/{name}", Path(place)), tuple(How))
     print(f"{name}: {runs} faults", flush=True)
     spark.stop()
 

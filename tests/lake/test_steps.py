@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lake import steps
-from tests.lake.steps import OPERATIONS, How
+from tests.lake.steps import OPERATIONS, How, Prepared
 
 pytestmark = pytest.mark.lake
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.lake
 def test_invariant_13_a_commit_whose_outcome_is_unknown_leaves_a_whole_table(
     spark: Any, tmp_path: Path, name: str, step: int, how: How
 ) -> None:
-    seen = steps.run(spark, OPERATIONS[name], str(tmp_path / "lake"), tmp_path / "logs", step, how)
+    seen = steps.run(Prepared(spark, OPERATIONS[name], str(tmp_path / "lake"), tmp_path / "kept"), step, how)
     assert seen[-1].startswith("commit")
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_invariant_13_a_fault_at_any_step_leaves_whole_tables(spark: Any, tmp_path: Path, name: str) -> None:
-    runs = steps.each(spark, OPERATIONS[name], lambda run: str(tmp_path / f"lake{run}"), tmp_path / "logs", tuple(How))
+    runs = steps.each(Prepared(spark, OPERATIONS[name], str(tmp_path / "lake"), tmp_path / "kept"), tuple(How))
     assert runs >= len(How) - 1  # AMIDST needs an object store

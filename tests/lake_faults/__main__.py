@@ -81,9 +81,9 @@ def run(cases: Sequence[Case], done: Callable[[Row, int], None]) -> list[Row]:
 
 
 def _row(case: Case, site: Site) -> Row:
-    began = time.monotonic()
+    began, rounds = time.monotonic(), 1
     try:
-        case.run(site)
+        rounds = case.run(site) or 1
         result = "kept"
     except Broken as error:
         result = "broken"
@@ -94,7 +94,7 @@ def _row(case: Case, site: Site) -> Row:
     finally:
         site.end_case()
     print(f"{case.name}: {result} ({time.monotonic() - began:.0f} s)", flush=True)
-    return Row(case.fault, case.promise, f"tests/lake_faults/{case.group}.py", 1, result)
+    return Row(case.fault, case.promise, f"tests/lake_faults/{case.group}.py", rounds, result)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Case:
         name: for the command line.
         group: the module.
         fault, promise: for the table of results.
-        run: lets it happen and checks; raises `Broken`.
+        run: lets it happen and checks; returns the number of faults if it has many. Raises `Broken`.
         lake: "directory", or "s3" (a server in memory behind a `Proxy`).
         own: the case gets a new site, since it leaves the lake or the server in another state.
         compactor: "spark", "small" (small_compactor.py) or "" (none).
@@ -96,7 +96,7 @@ class Case:
     group: str
     fault: str
     promise: str
-    run: Callable[[Site], None]
+    run: Callable[[Site], int | None]
     lake: str = "directory"
     own: bool = False
     compactor: str = "spark"

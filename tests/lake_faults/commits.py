@@ -246,25 +246,28 @@ def _late(before: bool) -> Callable[[Site], None]:
     return run
 
 
-def each_fault(name: str, module: str = "steps") -> Callable[[Site], None]:
+def each_fault(name: str, module: str = "steps") -> Callable[[Site], int]:
     """Return a case with each fault at each step of an operation, or at each of its requests."""
 
-    def run(site: Site) -> None:
+    def run(site: Site) -> int:
         lake = f"{site.lake}-{module}-{name}"
         variables = {**os.environ, **site.environment, **site.options()}
         if site.s3 is None:
             Path(lake).mkdir()
         program = [sys.executable, "-m", f"tests.lake.{module}", name, lake]
-        done = subprocess.run(program, capture_output=True, text=True, env=variables, timeout=STEP_S, check=False)
+        # Errors, and the faults that were tried, are told while it runs.
+        done = subprocess.run(program, stdout=subprocess.PIPE, text=True, env=variables, timeout=STEP_S, check=False)
+        said = done.stdout.strip().rpartition("\n")[2]
+        print(f"  {said}", flush=True)
         if done.returncode:
-            raise Broken(done.stderr[-2000:])
-        print(f"  {done.stdout.splitlines()[-1]}", flush=True)
+            raise Broken(said)
+        return int(said.split()[1])
 
     return run
 
 
 def _case(
-    name: str, fault: str, run: Callable[[Site], None], lake: str = "directory", compactor: str = "small"
+    name: str, fault: str, run: Callable[[Site], int | None], lake: str = "directory", compactor: str = "small"
 ) -> Case:
     return Case(name, "commits", fault, PROMISE, run, lake, own=compactor == "spark", compactor=compactor)
 
