@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.ref cimport PyObject
-from libc.errno cimport errno
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
@@ -1538,10 +1538,25 @@ def renew(object ended, tuple shared not None, object kinds, Py_ssize_t most, Py
     return len(found)
 
 
+cdef int _synced(const char *path, bint data) noexcept nogil:
+    """Make a file, or the names inside a directory, durable; return 0, or errno."""
+    cdef int fd = -1, done = -1
+    while fd < 0:
+        fd = open_file(path, O_RDONLY | O_CLOEXEC)
+        if fd < 0 and errno != EINTR:
+            return errno
+    while done < 0:
+        done = sync_data(fd) if data else fsync(fd)
+        if done < 0 and errno != EINTR:
+            break
+    done = errno if done < 0 else 0
+    close(fd)
+    return done
+
+
 def sync_paths(files: Sequence[str], directories: Sequence[str]) -> dict[str, OSError]:
     cdef list paths = [*files, *directories], encoded = [os.fsencode(path) for path in paths]
     cdef Py_ssize_t at, count = len(paths), data = len(files)
-    cdef int fd
     cdef const char **names = <const char **> PyMem_Calloc(count or 1, sizeof(char *))
     cdef int *wrong = <int *> PyMem_Calloc(count or 1, sizeof(int))
     try:
@@ -1551,11 +1566,7 @@ def sync_paths(files: Sequence[str], directories: Sequence[str]) -> dict[str, OS
             names[at] = <bytes> encoded[at]
         with nogil:
             for at in range(count):
-                fd = open_file(names[at], O_RDONLY | O_CLOEXEC)
-                if fd < 0 or (sync_data(fd) if at < data else fsync(fd)) < 0:
-                    wrong[at] = errno
-                if fd >= 0:
-                    close(fd)
+                wrong[at] = _synced(names[at], at < data)
         return {
             paths[at]: OSError(wrong[at], os.strerror(wrong[at]), paths[at]) for at in range(count) if wrong[at]
         }
