@@ -889,7 +889,7 @@ class ColumnReader:
 
     Args:
         form: format of the payloads: "json", "avro" or "protobuf".
-        plan: nodes (`lakestream.schemas.plan.ColumnNode`): the root, and behind each node its children.
+        plan: nodes (`lakestream_schemas.plan.ColumnNode`): the root, and behind each node its children.
         deepest: maximum nesting of objects and arrays.
     """
 

@@ -1,22 +1,59 @@
 """Formats of schemas behind one interface.
 
-Belongs here: the interface, the choice of a format, which is a package of its own (packages/schemas), and whole rows
-including their prefixes.
+Belongs here: the interface, the choice of a format, all of which are a package of their own (packages/schemas), and
+whole rows including their prefixes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from lakestream import extras
 from lakestream.schemas import framing
-from lakestream.schemas.differences import Differences
-from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.payloads import Codec
+from lakestream.schemas.columns import RecordType
+from lakestream.schemas.errors import BadSchema, Misfit, RowMisfit
 from lakestream.schemas.schema import Schema, check
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A batch as columns. `columns`: one for each field of the root, all NULL in rows that do not fit; `misfits` names
+    these rows, ascending."""
+
+    columns: pa.RecordBatch
+    misfits: list[RowMisfit]
+
+
+class Codec(Protocol):
+    """Checks, decodes and gives back payloads of one version of a schema, whose columns are `record`."""
+
+    record: RecordType
+
+    def fits(self, payload: bytes) -> Misfit | None:
+        """Return the reason why a payload does not fit, None if it does."""
+
+    def decode(self, payloads: Sequence[bytes | None] | pa.Array) -> Decoded:
+        """Decode a batch to columns. NULL payloads are misfits."""
+
+    def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
+        """Return the `data_format` of each row, NULL where `encode` would not give its payload back exactly.
+
+        Args:
+            columns: the decoded batch.
+            payloads: its payloads; NULL for rows that do not fit.
+        """
+
+    def encode(self, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:
+        """Return the payloads of rows by their `data_format`, NULL where that is NULL.
+
+        Raises:
+            ValueError: a text is no format of this schema.
+        """
 
 
 class SchemaFormat(Protocol):
@@ -27,9 +64,6 @@ class SchemaFormat(Protocol):
 
     def check(self, schema: Schema) -> None:
         """Check that a text is a schema of its format, which may not have columns: an Avro `string`, say."""
-
-    def compare(self, writer: Schema, reader: Schema, found: Differences, strict: bool) -> None:
-        """Find the differences of a reader's schema from that of what was written."""
 
     def compiled(self, schema: Schema) -> Schema:
         """Return a schema as it is stored: of a `.proto` text with its descriptors."""
@@ -61,23 +95,6 @@ def codec_of(schema: Schema) -> Codec:
     """
     check(schema)
     return format_of(schema).codec(schema)
-
-
-def prepared(schema: Schema) -> Schema:
-    """Return a schema ready to be stored: a `.proto` text is compiled, and the text is read once.
-
-    Raises:
-        BadSchema: it cannot be used.
-    """
-    check(schema)
-    schema = format_of(schema).compiled(schema)
-    codec_of(schema)
-    return schema
-
-
-def is_proto(text: str) -> bool:
-    """Return True if the text of a Protobuf schema is a `.proto` file, not a descriptor set in base64."""
-    return any(char in text for char in ";{")
 
 
 def encode_rows(codec: Codec, columns: pa.RecordBatch, formats: pa.Array) -> pa.BinaryArray:

@@ -20,9 +20,10 @@ from typing import Any
 import fastavro
 from google.protobuf import message_factory
 
-from lakestream.schemas.codec import codec_of, prepared
-from lakestream.schemas.payloads import Codec
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.formats import prepared
+from lakestream_schemas.payloads import PayloadCodec
 from lakestream_schemas.protobuf.model import message_of, read_files
 
 MESSAGES, ROUNDS = 20_000, 7
@@ -120,7 +121,7 @@ def least(call: Callable[[], object], count: int) -> float:
     return min(seconds) / count * 1e6
 
 
-def row(name: str, codec: Codec, payloads: list[bytes]) -> None:
+def row(name: str, codec: PayloadCodec, payloads: list[bytes]) -> None:
     """Print the figures of one codec."""
     columns = codec.decode(payloads).columns
     formats = codec.formats(columns, payloads)

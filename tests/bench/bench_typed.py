@@ -43,9 +43,10 @@ from lakestream.lake.storage import lake as lakes
 from lakestream.lake.storage import paths
 from lakestream.lake.storage.lake import open_storage
 from lakestream.lake.table import schema_files as schemas
-from lakestream.schemas.codec import codec_of, prepared
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.columns import arrow_schema, ddl
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.formats import prepared
 from lakestream_spark.write.compactor import Compactor
 from lakestream_spark.write.lake_compaction import BatchReport
 from lakestream_sql.session import extension_path

@@ -19,9 +19,9 @@ from lakestream.lake.storage.lake import identify, open_storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.at import open_log
 from lakestream.protocol.instants import rfc3339
-from lakestream.schemas.codec import prepared
 from lakestream.schemas.schema import Format, Schema
 from lakestream.spark import session as spark_session
+from lakestream_schemas.formats import prepared
 from lakestream_schemas.protobuf.model import message_of, read_files
 from lakestream_sql.session import Session
 from tests.lake import common_sql

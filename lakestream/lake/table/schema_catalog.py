@@ -16,11 +16,10 @@ from lakestream.lake.storage.storage import Storage
 from lakestream.lake.table import schema_files as schemas
 from lakestream.lake.table.schema_files import DamagedSchema
 from lakestream.schemas import framing
-from lakestream.schemas.codec import codec_of, format_of
+from lakestream.schemas.codec import Codec, codec_of, format_of
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.framing import Prefix
 from lakestream.schemas.naming import UNKNOWN, NamedSchema
-from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Reference, Schema
 
 CODECS = 128

@@ -62,7 +62,7 @@ def write_schema(storage: Storage, account: str, schema: Schema) -> bool:
     Args:
         storage: the lake.
         account: the account of the schema.
-        schema: the version, as `codec.prepared` returns it.
+        schema: the version, as `prepared` of packages/schemas returns it.
 
     Raises:
         BadSchema: it exceeds a limit.

@@ -24,8 +24,7 @@ from lakestream.lake.table.typed_columns import NoColumns, Place
 from lakestream.log.format.runs import SchemaRun
 from lakestream.protocol import headers
 from lakestream.schemas import naming
-from lakestream.schemas.arrow import Decoded
-from lakestream.schemas.codec import encode_rows
+from lakestream.schemas.codec import Decoded, encode_rows
 from lakestream.schemas.columns import RecordType, arrow_type
 from lakestream.schemas.errors import BadSchema, Misfit, Unfit
 from lakestream.schemas.framing import CONFLUENT, prefixed

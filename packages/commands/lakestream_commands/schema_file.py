@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from lakestream.schemas.codec import codec_of, prepared
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.columns import ddl
 from lakestream.schemas.errors import BadSchema, Misfit
 from lakestream.schemas.schema import Schema
 from lakestream_schemas.compatibility import find_conflicts
+from lakestream_schemas.formats import prepared
 
 LINES = (".jsonl", ".ndjson")
 """Extensions of files with a payload in each line; any other file is one payload."""

@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from lakestream.protocol.decoding import DECODE_ERRORS, JsonDecoder
-from lakestream.schemas.codec import format_of, prepared
+from lakestream.schemas.codec import format_of
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Format, Schema, check
 from lakestream_registry import protobuf, references
 from lakestream_registry.errors import RegistryError, bad_schema
+from lakestream_schemas.formats import prepared
 
 FORMATS: dict[str, Format] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 """Formats by their names in the API."""

@@ -21,8 +21,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from lakestream.schemas.codec import is_proto
 from lakestream_registry.errors import bad_schema
+from lakestream_schemas.formats import is_proto
 from lakestream_schemas.protobuf.model import read_files
 from lakestream_schemas.protobuf.protoc import compile_proto
 

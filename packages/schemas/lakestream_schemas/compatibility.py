@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.schemas.codec import format_of
-from lakestream.schemas.differences import Difference, Differences
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Schema
+from lakestream_schemas.differences import Difference, Differences
+from lakestream_schemas.formats import FORMATS
 
 
 class Incompatibility(msgspec.Struct, frozen=True):
@@ -74,5 +74,5 @@ def differences(writer: Schema, reader: Schema, strict: bool = False) -> list[Di
     if writer.format != reader.format:
         raise BadSchema(f"{writer.reference} is {writer.format}, not {reader.format}", "format")
     found = Differences()
-    format_of(writer).compare(writer, reader, found, strict)
+    FORMATS[writer.format].compare(writer, reader, found, strict)
     return found.found

@@ -10,10 +10,9 @@ import threading
 
 import msgspec
 
-from lakestream.schemas.codec import is_proto
-from lakestream.schemas.differences import Differences
-from lakestream.schemas.payloads import Codec
-from lakestream.schemas.schema import Schema
+from lakestream.schemas.codec import Codec, codec_of, format_of
+from lakestream.schemas.schema import Schema, check
+from lakestream_schemas.differences import Differences
 
 _IMPORTS = threading.Lock()
 """Held while a format is imported: schemas are compiled in several threads, and two of these cannot import fastavro at
@@ -135,3 +134,23 @@ class ProtobufFormat(JsonFormat):
         if name == message_of(files, schema.message).full_name:
             return schema
         return msgspec.structs.replace(schema, message=name)
+
+
+FORMATS = {"avro": AvroFormat, "json": JsonFormat, "protobuf": ProtobufFormat}
+
+
+def prepared(schema: Schema) -> Schema:
+    """Return a schema ready to be stored: a `.proto` text is compiled, and the text is read once.
+
+    Raises:
+        BadSchema: it cannot be used.
+    """
+    check(schema)
+    schema = format_of(schema).compiled(schema)
+    codec_of(schema)
+    return schema
+
+
+def is_proto(text: str) -> bool:
+    """Return True if the text of a Protobuf schema is a `.proto` file, not a descriptor set in base64."""
+    return any(char in text for char in ";{")

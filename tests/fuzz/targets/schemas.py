@@ -22,9 +22,9 @@ from google.protobuf import (
 
 from lakestream.schemas.codec import codec_of
 from lakestream.schemas.errors import BadSchema, Unfit
-from lakestream.schemas.payloads import Codec
 from lakestream.schemas.schema import Format, Schema
 from lakestream_schemas.compatibility import find_conflicts
+from lakestream_schemas.payloads import PayloadCodec
 from lakestream_schemas.protobuf.model import message_of, read_files
 from tests.fuzz.target import Target
 
@@ -148,7 +148,7 @@ def _file_set(text: str) -> bytes:
 # ---------------------------------------------------------------------- payloads
 
 
-def _payload(codec: Codec, payload: bytes) -> None:
+def _payload(codec: PayloadCodec, payload: bytes) -> None:
     """Check that a payload has the same value, or misfit, alone and between others, and is given back exactly."""
     try:
         value, misfit = codec.value(payload), None
@@ -169,7 +169,7 @@ def _payload(codec: Codec, payload: bytes) -> None:
         assert given == (None if text is None else payload)
 
 
-def _payloads(codecs: Sequence[Codec], data: bytes) -> None:
+def _payloads(codecs: Sequence[PayloadCodec], data: bytes) -> None:
     """Decode the rest of some bytes by the schema whose number is the first one."""
     if not data:
         return
@@ -179,12 +179,12 @@ def _payloads(codecs: Sequence[Codec], data: bytes) -> None:
 
 
 @functools.cache
-def _json_codecs() -> list[Codec]:
+def _json_codecs() -> list[PayloadCodec]:
     return [codec_of(Schema("s", 1, "json", json.dumps(each))) for each in JSON_SCHEMAS]
 
 
 @functools.cache
-def _avro_codecs() -> list[Codec]:
+def _avro_codecs() -> list[PayloadCodec]:
     return [codec_of(Schema("s", 1, "avro", json.dumps(each))) for each in AVRO_SCHEMAS]
 
 
@@ -194,7 +194,7 @@ def _proto_sets() -> list[str]:
 
 
 @functools.cache
-def _proto_codecs() -> list[Codec]:
+def _proto_codecs() -> list[PayloadCodec]:
     return [codec_of(Schema("s", 1, "protobuf", text)) for text in _proto_sets()]
 
 

@@ -22,15 +22,16 @@ import pytest
 from google.protobuf import message_factory, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from lakestream.schemas import plan
-from lakestream.schemas.codec import codec_of, prepared
+from lakestream.schemas.codec import codec_of
 from lakestream.schemas.columns import STRING, RecordType
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.payloads import Codec
-from lakestream.schemas.plan import ColumnNode
 from lakestream.schemas.schema import Schema
+from lakestream_schemas import plan
 from lakestream_schemas.avro.codec import AvroCodec
+from lakestream_schemas.formats import prepared
 from lakestream_schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.payloads import PayloadCodec
+from lakestream_schemas.plan import ColumnNode
 from lakestream_schemas.protobuf.codec import ProtobufCodec
 from lakestream_schemas.protobuf.model import message_of
 from tests.bench.bench_schemas import AVRO, JSON_SCHEMA, PROTO, compact, of_avro, order, protobuf_writer
@@ -93,7 +94,7 @@ def without_order(value: Any) -> Any:
     return sorted(value, key=repr) if value and isinstance(value[0], tuple) else list(map(without_order, value))
 
 
-def compare(referee: Codec, codec: Codec, payloads: list[bytes]) -> int:
+def compare(referee: PayloadCodec, codec: PayloadCodec, payloads: list[bytes]) -> int:
     """Compare two decoders; return how many rows fit."""
     wanted, found = referee.decode(payloads), codec.decode(payloads)
     assert found.misfits == wanted.misfits
@@ -107,7 +108,7 @@ def compare(referee: Codec, codec: Codec, payloads: list[bytes]) -> int:
     return len(payloads) - len(wanted.misfits)
 
 
-def json_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[], bytes]]]:
+def json_codecs(rng: random.Random) -> Iterator[tuple[PayloadCodec, PayloadCodec, Callable[[], bytes]]]:
     while True:
         schema = json_object(rng)
         text = json.dumps(schema)
@@ -117,7 +118,7 @@ def json_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[],
             continue
 
 
-def avro_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[], bytes]]]:
+def avro_codecs(rng: random.Random) -> Iterator[tuple[PayloadCodec, PayloadCodec, Callable[[], bytes]]]:
     def draw() -> bytes:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, avro_value(rng, schema))
@@ -129,7 +130,7 @@ def avro_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[],
         yield OneAvro(json.dumps(schema)), AvroCodec(json.dumps(schema)), draw
 
 
-def protobuf_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable[[], bytes]]]:
+def protobuf_codecs(rng: random.Random) -> Iterator[tuple[PayloadCodec, PayloadCodec, Callable[[], bytes]]]:
     def draw() -> bytes:
         message = fill_proto(rng, kind())
         text: bytes = message.SerializePartialToString()
@@ -148,7 +149,7 @@ def protobuf_codecs(rng: random.Random) -> Iterator[tuple[Codec, Codec, Callable
 @pytest.mark.parametrize("count", [20_000, pytest.param(max(100_000, 5 * ROUNDS), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("codecs", [json_codecs, avro_codecs, protobuf_codecs], ids=["json", "avro", "protobuf"])
 def test_a_batch_has_the_values_and_misfits_of_its_messages(
-    codecs: Callable[[random.Random], Iterator[tuple[Codec, Codec, Callable[[], bytes]]]], count: int
+    codecs: Callable[[random.Random], Iterator[tuple[PayloadCodec, PayloadCodec, Callable[[], bytes]]]], count: int
 ) -> None:
     rng, fits = random.Random(SEED), 0
     rounds = count // BATCH

@@ -12,10 +12,10 @@ from fastavro.read import SchemaResolutionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.schemas.codec import prepared
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import Compatibility, Schema
 from lakestream_schemas import compatibility
+from lakestream_schemas.formats import prepared
 from lakestream_schemas.json_schema.codec import JsonCodec
 from tests.unit.schemas_world import payloads, schemas
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from lakestream.schemas import framing, naming
-from lakestream.schemas.codec import codec_of, encode_rows, prepared
+from lakestream.schemas.codec import codec_of, encode_rows
 from lakestream.schemas.columns import INTEGER, STRING, RecordType, arrow_schema, column_names, ddl
 from lakestream.schemas.errors import BadSchema, Unfit
 from lakestream.schemas.schema import MAX_DOCUMENT, MAX_TEXT, Reference, Schema, parse_document, parse_reference
 from lakestream_schemas.avro.fingerprint import fingerprint
+from lakestream_schemas.formats import prepared
 from lakestream_schemas.records import record_of
 
 pytestmark = pytest.mark.unit

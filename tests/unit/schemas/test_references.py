@@ -29,9 +29,9 @@ from google.protobuf.message import DecodeError
 
 from lakestream.schemas.columns import List, Map, RecordType, Type
 from lakestream.schemas.errors import BadSchema
-from lakestream.schemas.payloads import Codec
 from lakestream_schemas.avro.codec import AvroCodec
 from lakestream_schemas.json_schema.codec import JsonCodec
+from lakestream_schemas.payloads import PayloadCodec
 from lakestream_schemas.protobuf.codec import ProtobufCodec
 from lakestream_schemas.protobuf.model import message_of
 from tests.fuzzing import ROUNDS, SEED
@@ -55,7 +55,7 @@ class Refused(Exception):
 
 Reader = Callable[[bytes], Any]
 """Function that returns the value of a payload in a library; raises Refused."""
-World = Iterator[tuple[Codec, Reader, Callable[[], bytes]]]
+World = Iterator[tuple[PayloadCodec, Reader, Callable[[], bytes]]]
 
 
 # JSON

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import Unfit
-from lakestream.schemas.payloads import Codec
 from lakestream_schemas.avro import model
 from lakestream_schemas.avro.binary import Readers, writer
+from lakestream_schemas.payloads import PayloadCodec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakestream.schemas.plan import ColumnNode
+    from lakestream_schemas.plan import ColumnNode
 
 # Errors of writing a misfit's NULLs.
 _UNWRITABLE = (TypeError, KeyError, AttributeError, OverflowError, ValueError, struct.error)
 
 
-class AvroCodec(Codec):
+class AvroCodec(PayloadCodec):
     """Checks and decodes Avro payloads of one schema."""
 
     form, format = "avro", "A"
@@ -55,7 +55,7 @@ class AvroCodec(Codec):
         return root_of(self._node)
 
     def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
-        from lakestream.schemas.arrow import plain_rows
+        from lakestream_schemas.arrow import plain_rows
 
         write = self._write
         if write is None:

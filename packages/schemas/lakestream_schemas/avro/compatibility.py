@@ -6,8 +6,8 @@ namespaces, as there.
 
 from __future__ import annotations
 
-from lakestream.schemas.differences import Differences
 from lakestream_schemas.avro.model import AvroType, parse
+from lakestream_schemas.differences import Differences
 
 _PROMOTIONS = {
     ("int", "long"),

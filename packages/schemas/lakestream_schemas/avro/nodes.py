@@ -9,8 +9,8 @@ from typing import Any
 
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import JSON, STRING
-from lakestream.schemas.plan import ColumnNode
 from lakestream_schemas.avro.model import TICKS_US, AvroType, column, record
+from lakestream_schemas.plan import ColumnNode
 
 _TICKS = {name: int(tick) if tick >= 1 else -round(1 / tick) for name, tick in TICKS_US.items()}
 _SIZES = {"float": 4, "double": 8}

@@ -21,16 +21,16 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.schemas import scalars as limits
 from lakestream.schemas.columns import RecordType
 from lakestream.schemas.errors import BadSchema, Unfit, within
-from lakestream.schemas.payloads import Codec
 from lakestream_schemas.json_schema.bounds import MAX_SCHEMA_DEPTH, Node, Visits
 from lakestream_schemas.json_schema.shapes import PATTERNS, Shapes
 from lakestream_schemas.json_schema.values import convert
+from lakestream_schemas.payloads import PayloadCodec
 from lakestream_schemas.records import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakestream.schemas.plan import ColumnNode
+    from lakestream_schemas.plan import ColumnNode
 
 MAX_WORK = 20_000_000
 """Maximum product of a payload's bytes and the schemas that one value is checked against. It bounds the time of one
@@ -93,7 +93,7 @@ def _decimal(value: Any) -> Decimal | None:
     return None if value is None else Decimal(value)
 
 
-class JsonCodec(Codec):
+class JsonCodec(PayloadCodec):
     """Checks and decodes JSON payloads of one schema.
 
     Attributes: `largest`: maximum size of a payload in bytes, None without a
@@ -208,7 +208,7 @@ class JsonCodec(Codec):
         return convert(payload.strip(b" \t\r\n"), self._root)
 
     def formats(self, columns: pa.RecordBatch, payloads: Sequence[bytes | None] | pa.Array) -> pa.DictionaryArray:
-        from lakestream.schemas.arrow import binary
+        from lakestream_schemas.arrow import binary
         from lakestream_schemas.json_schema.spelling import skeletons
 
         return skeletons(self.record, columns, binary(payloads))

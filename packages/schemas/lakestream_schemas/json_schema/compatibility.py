@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.schemas.differences import Differences
 from lakestream.schemas.errors import BadSchema
+from lakestream_schemas.differences import Differences
 from lakestream_schemas.json_schema.bounds import Node, resolve
 from lakestream_schemas.json_schema.codec import parse_schema
 

@@ -12,8 +12,8 @@ import msgspec
 
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import List, Map, RecordType, Scalar
-from lakestream.schemas.plan import ColumnNode
 from lakestream_schemas.json_schema.shapes import Shape
+from lakestream_schemas.plan import ColumnNode
 
 
 def root_of(shape: Shape) -> ColumnNode | None:

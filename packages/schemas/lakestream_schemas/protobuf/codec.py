@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import INSTANT, JSON, UINT64, List, Map, RecordType, walk
 from lakestream.schemas.errors import Unfit
-from lakestream.schemas.payloads import Codec
+from lakestream_schemas.payloads import PayloadCodec
 from lakestream_schemas.protobuf.model import (
     ANY,
     TIMESTAMP,
@@ -35,14 +35,14 @@ from lakestream_schemas.records import MAX_NESTING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakestream.schemas.plan import ColumnNode
+    from lakestream_schemas.plan import ColumnNode
 
 _AS_BYTES = f"/{secrets.token_hex(16)}/google.protobuf.BytesValue"
 """End of the type URL of an Any that is written as bytes; no payload can have it."""
 Get = Callable[[Any], Any]
 
 
-class ProtobufCodec(Codec):
+class ProtobufCodec(PayloadCodec):
     """Checks and decodes Protobuf payloads of one message."""
 
     form, format = "protobuf", "P"
@@ -83,7 +83,7 @@ class ProtobufCodec(Codec):
         return root_of(self._descriptor, self.record, self._parts)
 
     def encoded(self, columns: pa.RecordBatch) -> list[bytes | None]:
-        from lakestream.schemas.arrow import plain_rows
+        from lakestream_schemas.arrow import plain_rows
 
         if not self._is_exact:
             return [None] * len(columns)

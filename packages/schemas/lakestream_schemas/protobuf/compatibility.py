@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from lakestream.schemas.differences import Differences
+from lakestream_schemas.differences import Differences
 from lakestream_schemas.protobuf.model import is_map, is_repeated, message_of, read_files
 
 _GENERAL, _SIGNED, _TEXT, _FIXED32, _FIXED64 = "number", "signed number", "string or bytes", "fixed32", "fixed64"

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from lakestream.schemas import scalars
 from lakestream.schemas.columns import INSTANT, JSON, List, Map, RecordType
-from lakestream.schemas.plan import ColumnNode
+from lakestream_schemas.plan import ColumnNode
 from lakestream_schemas.protobuf.model import MessageField, is_map
 
 

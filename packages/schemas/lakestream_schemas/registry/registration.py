@@ -13,10 +13,10 @@ import msgspec
 
 from lakestream.account.schemas.bucket import MAX_SCHEMAS, MAX_TOTAL
 from lakestream.protocol.schema_api import DEFAULT_COMPATIBILITY, Definition
-from lakestream.schemas.codec import prepared
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.schema import MAX_VERSIONS, Compatibility, Schema, check
 from lakestream_schemas.compatibility import Incompatibility, find_conflicts
+from lakestream_schemas.formats import prepared
 
 if TYPE_CHECKING:
     from lakestream.account.schemas.bucket import RegisteredSchemas

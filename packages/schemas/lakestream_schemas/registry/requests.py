@@ -29,12 +29,12 @@ from lakestream.protocol.gotime import format_time
 from lakestream.protocol.schema_api import PREFIX, Definition, ListPage, Lookup, SchemaDeletion, Versions
 from lakestream.schemas import naming
 from lakestream.schemas.codec import codec_of
-from lakestream.schemas.differences import Difference
 from lakestream.schemas.errors import BadSchema
 from lakestream.schemas.naming import SCHEMA_KEY
 from lakestream.schemas.schema import Schema, check_name, parse_reference
 from lakestream.stream.awaiting import in_thread
 from lakestream_schemas.compatibility import Incompatibility, differences
+from lakestream_schemas.differences import Difference
 from lakestream_schemas.registry import registration
 
 if TYPE_CHECKING:

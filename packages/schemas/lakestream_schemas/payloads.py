@@ -15,11 +15,11 @@ from lakestream.schemas.errors import Misfit, RowMisfit, Unfit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakestream.schemas.arrow import Decoded
-    from lakestream.schemas.plan import ColumnNode, ColumnPlan
+    from lakestream.schemas.codec import Decoded
+    from lakestream_schemas.plan import ColumnNode, ColumnPlan
 
 
-class Codec:
+class PayloadCodec:
     """Checks, decodes and gives back payloads. Safe for use by several threads.
 
     Attributes:
@@ -46,7 +46,7 @@ class Codec:
 
     @cached_property
     def _plan(self) -> ColumnPlan | None:
-        from lakestream.schemas.plan import ColumnPlan
+        from lakestream_schemas.plan import ColumnPlan
 
         root = self.root()
         return None if root is None else ColumnPlan(self.form, root, self.deepest)
@@ -77,7 +77,8 @@ class Codec:
         """Decode a batch to columns. NULL payloads are misfits."""
         import pyarrow as pa
 
-        from lakestream.schemas.arrow import Decoded, batch_of, binary, merged
+        from lakestream.schemas.codec import Decoded
+        from lakestream_schemas.arrow import batch_of, binary, merged
 
         payloads = binary(payloads)
         columns, odd = None, list(range(len(payloads)))
@@ -107,7 +108,7 @@ class Codec:
             columns: the decoded batch.
             payloads: its payloads; NULL for rows that do not fit.
         """
-        from lakestream.schemas.arrow import same_formats
+        from lakestream_schemas.arrow import same_formats
 
         return same_formats(self.encoded(columns), payloads, self.format)
 
@@ -117,7 +118,7 @@ class Codec:
         Raises:
             ValueError: a text is no format of this schema.
         """
-        from lakestream.schemas.arrow import where_format
+        from lakestream_schemas.arrow import where_format
 
         return where_format(self.encoded(columns), formats, self.format)
 

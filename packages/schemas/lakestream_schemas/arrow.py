@@ -9,22 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
+from lakestream.schemas.codec import Decoded
 from lakestream.schemas.columns import List, Map, RecordType, Scalar, Type, arrow_schema, arrow_type
 from lakestream.schemas.errors import RowMisfit
 
 Unpack = Callable[[Any], tuple[Any, ...]]
-
-
-class Decoded(msgspec.Struct, frozen=True):
-    """A batch as columns. `columns`: one for each field of the root, all NULL in rows that do not fit; `misfits` names
-    these rows, ascending."""
-
-    columns: pa.RecordBatch
-    misfits: list[RowMisfit]
 
 
 Scalars = Mapping[str, Callable[[Any], Any]]
