@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
 import os
@@ -39,6 +40,7 @@ from lakestream_client import (
 )
 from lakestream_client.direct_get import PAGE_MESSAGES
 from lakestream_client.gateway import connect_user
+from lakestream_client.http_users import HttpUsers, Rejected
 from tests.conftest import StartServer
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
@@ -73,6 +75,15 @@ async def test_a_rejected_login_leaves_no_socket(gateway: bool, start_server: St
         assert len(os.listdir("/proc/self/fd")) <= before
     finally:
         gc.enable()
+
+
+async def test_a_login_in_the_url_of_a_gateway_is_not_that_of_its_users(start_server: StartServer) -> None:
+    """The schema registry and the Iceberg catalog have it for themselves: `--server nats://user:password@host`."""
+    server = start_server(config="authorization { user: a, password: b }")
+    users = HttpUsers(server.url.replace("://", "://a:b@"), "lakestream test")
+    with pytest.raises(Rejected):
+        await users.find("")
+    assert (await users.find(f"Basic {base64.b64encode(b'a:b').decode()}")).account == "$G"
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.flush import plain_url
 from lakestream.protocol import nkeys
 from lakestream.protocol.client import sees_everything
 from lakestream.protocol.subjects import matches
@@ -83,12 +84,12 @@ class HttpUsers:
     """Logs users in at a server.
 
     Args:
-        server: its URL.
+        server: its URL. A login in it is the program's own, and nobody else's.
         name: of the connections by which logins are checked.
     """
 
     def __init__(self, server: str, name: str) -> None:
-        self._server, self._name = server, name
+        self._server, self._name = plain_url(server), name
         self._known: OrderedDict[bytes, tuple[HttpUser, float]] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[dict[str, Any], float]] = OrderedDict()
 
