@@ -6,7 +6,7 @@ Belongs here: an asyncio protocol around h11, with its deadlines. What is answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -17,6 +17,8 @@ from lakestream.http.exchange import MAX_BODY, Events, Headers, HttpAnswer, Http
 
 MAX_AHEAD = 64 * 1024
 """Bytes that are read of further requests while one is being answered (64 KiB)."""
+MAX_PIECE = 1024
+"""Bytes of a head that are gathered before h11 sees them (1 KiB)."""
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -51,7 +53,8 @@ class HttpRoom:
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
-        self._open: dict[str, set[HttpConnection]] = {}
+        self._open: dict[str, dict[HttpConnection, None]] = {}
+        """By address, those first that have waited longest."""
 
     @property
     def connections(self) -> list[HttpConnection]:
@@ -60,22 +63,40 @@ class HttpRoom:
 
     def enter(self, one: HttpConnection) -> bool:
         """Add a connection; return False if there is no place, and none that gives way."""
-        there = self._open.get(one.host, set())
+        there = self._open.get(one.host, {})
         crowded = len(there) >= self.limits.of_address
         if crowded or sum(map(len, self._open.values())) >= self.limits.most:
-            waiting = (each for each in (there if crowded else self.connections) if each.waits)
-            found = min(waiting, key=lambda each: (-len(self._open[each.host]), each.rests, each.since), default=None)
+            found = self._waiting([there] if crowded else sorted(self._open.values(), key=len, reverse=True))
             if found is None:
                 return False
             self.leave(found)
             found.give_way()
-        self._open.setdefault(one.host, set()).add(one)
+        self._open.setdefault(one.host, {})[one] = None
         return True
+
+    def _waiting(self, crowds: Sequence[Mapping[HttpConnection, None]]) -> HttpConnection | None:
+        """Return the connection that gives way. Of an address with half requests it is the first one that is looked at:
+        a flood takes each place anew, and looking at all of its connections would cost more than they do."""
+        found = list[HttpConnection]()
+        for crowd in crowds:
+            if found and len(crowd) < len(self._open[found[0].host]):
+                break
+            halves = (each for each in crowd if each.waits and not each.rests)
+            if (one := next(halves, None) or next((each for each in crowd if each.waits), None)) is not None:
+                found.append(one)
+        return min(found, key=lambda each: (each.rests, each.since), default=None)
+
+    def wait(self, one: HttpConnection) -> None:
+        """Put a connection that begins to wait behind the others."""
+        one.since, there = asyncio.get_running_loop().time(), self._open.get(one.host, {})
+        if one in there:
+            del there[one]
+            there[one] = None
 
     def leave(self, one: HttpConnection) -> None:
         """Remove a connection. Idempotent."""
-        there = self._open.get(one.host, set())
-        there.discard(one)
+        there = self._open.get(one.host, {})
+        there.pop(one, None)
         if not there:
             self._open.pop(one.host, None)
 
@@ -116,6 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._entered = False
         self._heading = True
+        self._partial, self._piece = False, b""
         self.since = asyncio.get_running_loop().time()
 
     @property
@@ -187,7 +209,11 @@ class HttpConnection(asyncio.Protocol):
         if self._events is not None:
             self._transport.abort()  # nothing more may be asked behind a response without an end
             return
-        self._wire.receive_data(data)
+        if self._partial and b"\n" not in data and len(self._piece) < MAX_PIECE:
+            self._piece += data  # no head ends here, and h11 takes longer to see that
+            return
+        self._wire.receive_data(self._piece + data)
+        self._piece, self._partial = b"", False
         if self.waits and not self._full:
             self._go_on()
             return
@@ -241,7 +267,8 @@ class HttpConnection(asyncio.Protocol):
         while True:
             event = self._wire.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
-                if self.rests and self._wire.trailing_data[0]:
+                self._partial = self._wire.their_state is h11.IDLE and bool(self._wire.trailing_data[0])
+                if self.rests and self._partial:
                     self._heading = True
                     self._allow(self._limits.head_s)
                 return False
@@ -335,7 +362,7 @@ class HttpConnection(asyncio.Protocol):
             self._allow(self._limits.stalled_s)
             return False
         self._wire.start_next_cycle()
-        self.since = asyncio.get_running_loop().time()
+        self._room.wait(self)
         self._allow(self._limits.idle_s)
         return True
 

@@ -37,6 +37,9 @@ TOKEN_S = 3600
 """Life of a token (1 h)."""
 MAX_REMEMBERED = 1_000
 """Logins, and tokens, that are remembered; the oldest goes."""
+MAX_ASKED = 4
+"""Logins that the server is asked for at the same time; others wait. Each is a connection, and wrong ones come without
+end."""
 ANSWER_S = 5.0
 """Time for the server's answer about a user."""
 
@@ -90,6 +93,7 @@ class HttpUsers:
 
     def __init__(self, server: str, name: str) -> None:
         self._server, self._name = plain_url(server), name
+        self._asking = asyncio.Semaphore(MAX_ASKED)
         self._known: OrderedDict[bytes, tuple[HttpUser, float]] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[dict[str, Any], float]] = OrderedDict()
 
@@ -133,7 +137,8 @@ class HttpUsers:
         user, until = self._known.get(digest, (None, 0.0))
         if user is not None and until > time.monotonic():
             return user
-        user = await self._asked(login)
+        async with self._asking:
+            user = await self._asked(login)
         self._known[digest] = user, time.monotonic() + REMEMBERED_S
         _bound(self._known)
         return user

@@ -27,6 +27,7 @@ from lakestream_client.listening import (
     InsecureOption,
     Listening,
     ListenOption,
+    run_gateway,
     until_signal,
 )
 
@@ -58,7 +59,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     with exits("", BadSettings, LakeError, OSError):
         listening = Listening.of_options(listen, https_cert, https_key, insecure)
-        asyncio.run(_run(server.url, lake or str(default_lake()), listening, vend_role))
+        run_gateway(_run(server.url, lake or str(default_lake()), listening, vend_role))
 
 
 async def _run(server: str, lake: str, listening: Listening, role: str) -> None:

@@ -29,6 +29,7 @@ from lakestream_client.listening import (
     InsecureOption,
     Listening,
     ListenOption,
+    run_gateway,
     until_signal,
 )
 
@@ -65,7 +66,7 @@ def serve(
     """Serve the schemas of the login's account until Ctrl-C or SIGTERM. Clients log in as users of the server."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     with exits("", BadSettings, OSError):
-        asyncio.run(_serve(server, Listening.of_options(listen, https_cert, https_key, insecure)))
+        run_gateway(_serve(server, Listening.of_options(listen, https_cert, https_key, insecure)))
 
 
 @registry.command("import")

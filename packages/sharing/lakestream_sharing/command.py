@@ -29,6 +29,7 @@ from lakestream_client.listening import (
     InsecureOption,
     Listening,
     ListenOption,
+    run_gateway,
 )
 from lakestream_sharing.grants import DEFAULT_LIFETIME_DAYS, EVERY, MAX_LIFETIME_DAYS
 
@@ -196,7 +197,7 @@ def serve(
         await run(settings, server.url, server.login.arguments(), _listening)
 
     with exits("", BadSettings, SharingError):
-        asyncio.run(main())
+        run_gateway(main())
 
 
 def _shown(tokens: Sequence[Token]) -> list[dict[str, Any]]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 
+from lakestream.http.connection import HttpLimits, HttpRoom
 from lakestream.http.exchange import TEXT, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
-from lakestream_client.listening import BadSettings, HttpListener, Listening
+from lakestream_client.listening import BadSettings, HttpListener, Listening, run_gateway
 
 pytestmark = pytest.mark.unit
 
@@ -75,3 +79,55 @@ def test_an_address_has_host_and_port(listen: str) -> None:
 def test_a_certificate_that_does_not_load_is_named() -> None:
     with pytest.raises(BadSettings, match="cannot use /none and"):
         Listening.of_options("10.0.0.1:1", "/none", "", False).context()
+
+
+async def test_a_head_that_comes_byte_by_byte_is_parsed_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """h11 takes ten times as long as the event loop for a piece without an end of a line."""
+    looks = list[int]()
+    parse = h11.Connection.next_event
+    monkeypatch.setattr(h11.Connection, "next_event", lambda wire: looks.append(1) or parse(wire))
+    listener = HttpListener(Echo())
+    address = urlsplit(await listener.start("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 200 + b"\r\n\r\n":
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+    assert len(looks) < 30
+    writer.close()
+    await listener.close()
+
+
+class Half:
+    """A connection that has sent half of a request. `looks`: how often somebody asked for that."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.host, self.since, self.rests, self.gone = "x", number, False, False
+
+    @property
+    def waits(self) -> bool:
+        Half.looks += 1
+        return True
+
+    def give_way(self) -> None:
+        self.gone = True
+
+
+def test_a_flood_of_half_requests_takes_places_without_a_look_at_all_of_them() -> None:
+    limits = HttpLimits(most=1000, of_address=1000, head_s=1, idle_s=1, body_s=1, stalled_s=1)
+    room, every = HttpRoom(limits), [Half(number) for number in range(3000)]
+    for one in every:
+        assert room.enter(cast(Any, one))
+    assert [one.gone for one in every] == [True] * 2000 + [False] * 1000
+    assert Half.looks < 3000 * 3
+
+
+def test_gateways_run_on_uvloop_where_it_is_installed() -> None:
+    async def loop() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run_gateway(loop()) == "uvloop"
