@@ -7,9 +7,12 @@ network in plain text only if somebody has said so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
+import os
 import signal
+import socket
 import ssl
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
@@ -27,10 +30,12 @@ IDLE_S = 30.0
 """Time without a request after which a connection is closed, and time for a request's body."""
 STALLED_S = 600.0
 """The same while the client has not read all of an answer (10 min)."""
-HANDSHAKE_S = 10.0
-"""Time for a TLS handshake."""
+HANDSHAKE_S, MAX_HANDSHAKES = 10.0, 256
+"""Time for a TLS handshake (10 s), and their number at the same time (256): the oldest one gives way."""
 BACKLOG = 1024
 """Connections that the system accepts before the event loop does (1,024)."""
+ACCEPTED_IN_A_TURN, EXHAUSTED_PAUSE_S = 16, 0.1
+"""Those with TLS that are accepted in one turn of the event loop, and the pause when the process has no files left."""
 GRACE_S = 5.0
 """Time that requests under way get at the end."""
 ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Address of the listener.")]
@@ -114,26 +119,69 @@ class HttpListener:
         most = {"most": max_connections, "of_address": max_connections}  # a proxy may be the only address
         self._room = HttpRoom(HttpLimits(**most, head_s=idle_s, idle_s=idle_s, body_s=idle_s, stalled_s=STALLED_S))
         self._server: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._handshakes: dict[asyncio.Task[None], None] = {}
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None = None) -> str:
         """Listen; return the origin, such as `http://127.0.0.1:8480`. Raises BadSettings."""
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: HttpConnection(self._handler, self._room),
-                host,
-                port,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_S if context is not None else None,
-                backlog=BACKLOG,
+                self._made, host, port, backlog=BACKLOG, start_serving=context is None
             )
         except OSError as error:
             raise BadSettings(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        if context is not None:
+            self._listening = [socket.socket(fileno=os.dup(each.fileno())) for each in self._server.sockets]
+            for each in self._listening:
+                each.listen(BACKLOG)
+                self._accept_from(each, context)
         bound = self._server.sockets[0].getsockname()
         shown = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
         return f"{'https' if context else 'http'}://{shown}"
 
+    def _made(self) -> HttpConnection:
+        return HttpConnection(self._handler, self._room)
+
+    # A server of asyncio's with TLS has no limit of handshakes, which are no connections yet: they are begun here.
+    def _accept_from(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        if listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, context)
+
+    def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_IN_A_TURN):
+            try:
+                accepted, _address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no more files can be opened
+                loop.remove_reader(listening)
+                loop.call_later(EXHAUSTED_PAUSE_S, self._accept_from, listening, context)
+                return
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]  # now, not at its end: the next one is that of the next connection
+                oldest.cancel()
+            task = asyncio.ensure_future(self._shake_hands(accepted, context))
+            self._handshakes[task] = None
+            task.add_done_callback(lambda task: self._handshakes.pop(task, None))
+
+    async def _shake_hands(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        with accepted, contextlib.suppress(OSError):  # ssl.SSLError is one
+            await loop.connect_accepted_socket(
+                self._made, accepted.dup(), ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+
     async def close(self) -> None:
         """Stop listening; requests under way may end."""
+        for each in self._listening:
+            asyncio.get_running_loop().remove_reader(each)
+            each.close()
+        for task in list(self._handshakes):
+            task.cancel()
         if self._server is not None:
             self._server.close()
         await self._room.close(GRACE_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -13,7 +15,8 @@ import pytest
 
 from lakestream.http.connection import HttpLimits, HttpRoom
 from lakestream.http.exchange import TEXT, HttpAnswer, HttpHandler, HttpOutput, HttpRequest
-from lakestream_client.listening import BadSettings, HttpListener, Listening, run_gateway
+from lakestream_client.listening import MAX_HANDSHAKES, BadSettings, HttpListener, Listening, run_gateway
+from tests import certificates
 
 pytestmark = pytest.mark.unit
 
@@ -131,3 +134,30 @@ def test_gateways_run_on_uvloop_where_it_is_installed() -> None:
         return type(asyncio.get_running_loop()).__module__
 
     assert run_gateway(loop()) == "uvloop"
+
+
+async def test_handshakes_that_do_not_end_keep_nobody_out_and_have_a_limit(tmp_path: Path) -> None:
+    certificates.write(tmp_path / "tls")
+    listener, settings = (
+        HttpListener(Echo()),
+        Listening(
+            host="127.0.0.1",
+            port=0,
+            cert_file=str(tmp_path / "tls" / "server.pem"),
+            key_file=str(tmp_path / "tls" / "server.key"),
+        ),
+    )
+    address = urlsplit(await listener.start("127.0.0.1", 0, settings.context()))
+    held = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    for _ in range(MAX_HANDSHAKES // 16 + 2):  # several at a time
+        held += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", address.port) for _ in range(16)))
+    authority = ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.pem"))
+    authority.check_hostname = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", address.port, ssl=authority)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+    gone = [one for one, _ in held if one.at_eof()]
+    assert len(held) - MAX_HANDSHAKES <= len(gone) <= len(held) - MAX_HANDSHAKES + 1
+    for _, one in [*held, (reader, writer)]:
+        one.close()
+    await listener.close()
