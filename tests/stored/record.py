@@ -19,8 +19,8 @@ from typing import Any
 
 from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
-from tests.stored import accounts, cluster, encrypted, lake, standalone, typed
-from tests.stored.facts import asked
+from tests.stored import accounts, at_rest, cluster, encrypted, lake, standalone, typed
+from tests.stored.facts import asked, known
 from tests.stored.recordings import archive, pack
 from tests.wire import Wire, pub
 
@@ -181,6 +181,16 @@ def record_lake(root: Path) -> dict[str, Any]:
     return {**facts, "prices": lake.prices(directory)}
 
 
+def record_at_rest(root: Path) -> dict[str, Any]:
+    """Write a store with its lake, with indexed outlines and streams at rest, by a server that is stopped."""
+    with running(root, at_rest.CONFIG) as server:
+        at_rest.fill(server, root / "store" / "lake")
+        with Wire(server.address, timeout=60) as wire:
+            facts = known(wire)
+        assert server.stop() == 0
+    return {"streams": facts}
+
+
 def record_typed(root: Path) -> dict[str, Any]:
     """Write a store with a stream whose messages have different schemas, by a server that is killed."""
     with running(root, typed.CONFIG) as server:
@@ -225,6 +235,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "accounts": record_accounts,
     "cluster": record_cluster,
     "lake": record_lake,
+    "at-rest": record_at_rest,
     "typed": record_typed,
     "typed-letters": record_letters,
     "encrypted": record_encrypted,

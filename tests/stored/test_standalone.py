@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import nats
 import pytest
 
+from lakestream import __version__
 from tests.conftest import StartServer
 from tests.registry_world import RegistryWorld
 from tests.servers import Kind, Server
-from tests.stored import accounts, lake, standalone, typed
-from tests.stored.facts import asked, names
+from tests.stored import accounts, at_rest, lake, standalone, typed
+from tests.stored.facts import asked, known, names
 from tests.stored.recordings import unpack
 from tests.stored.standalone import Filler
 from tests.wire import Frame, Wire
@@ -103,6 +105,40 @@ def test_message_ids_in_blocks_of_a_checkpoint_and_behind_it_are_known(
             wire.ping()
             assert last(wire, "IDS") == count + turn + 1
         (server.stop, server.kill)[turn % 2]()
+        server.start()
+
+
+@pytest.mark.parametrize("other_release", [False, True])
+def test_streams_at_rest_and_outlines_with_an_index_are_used(
+    start_server: StartServer, tmp_path: Path, other_release: bool
+) -> None:
+    root, recorded = unpack("at-rest", tmp_path / "recorded")
+    dormant, lake_file = root / "store" / "jetstream" / "_meta_.dormant", root / "store" / "lake.id"
+    assert dormant.exists()
+    assert not lake_file.exists()
+    if other_release:  # which does not use it
+        content = dormant.read_bytes()[8:].replace(__version__.encode(), b"9" * len(__version__), 1)
+        dormant.write_bytes(b"LKDM" + crc32(content).to_bytes(4, "little") + content)
+    kept = at_rest.outlines(root / "store")
+    assert sum(each.rows for each in kept) >= at_rest.LEFT
+    assert all(each.index_size for each in kept)
+    server = start_server(of=Kind.OURS, store=root / "store", config=at_rest.CONFIG)
+    assert not dormant.exists()
+    for turn in range(2):
+        with Wire(server.address, timeout=SOON_S) as wire:
+            assert known(wire) == recorded["streams"]
+            if turn:
+                return
+            # The outlines say which subject and size go.
+            state = asked(wire, "STREAM.INFO.OLD", {"subjects_filter": ">"})["state"]
+            asked(wire, "STREAM.MSG.DELETE.OLD", {"seq": 100, "no_erase": True})
+            asked(wire, "STREAM.PURGE.OLD", {"filter": at_rest.subject(149)})
+            after = asked(wire, "STREAM.INFO.OLD", {"subjects_filter": ">"})["state"]
+            assert after["messages"] == state["messages"] - 1 - at_rest.OLD // at_rest.NAMES
+            assert state["subjects"].keys() - after["subjects"].keys() == {at_rest.subject(149)}
+            assert after["subjects"][at_rest.subject(100)] == state["subjects"][at_rest.subject(100)] - 1
+            recorded["streams"] = known(wire)
+        server.stop()
         server.start()
 
 
