@@ -23,6 +23,7 @@ from tests import certificates
 from tests.cluster.nodes import Cluster, Node
 from tests.faults.plan import SOURCE, Action, Call, Plan, Rule
 from tests.overload.floods import Flooding
+from tests.overload.gateways import Asker, Gateway
 from tests.overload.quiet import STREAM, Quiet, Took
 from tests.overload.scenarios import Scenario
 from tests.power.journal import build
@@ -83,23 +84,25 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of the 99th percentiles of publishes and requests, during and before; the worse one."""
-        return max(self.p99["during"][kind] / self.p99["before"][kind] for kind in ("publish", "request"))
+        """Return the ratio of the 99th percentiles of publishes and requests (also to gateways, if there are any),
+        during and before; the worst one."""
+        kinds = [kind for kind in ("publish", "request", "gateway") if kind in self.p99["before"]]
+        return max(self.p99["during"][kind] / self.p99["before"][kind] for kind in kinds)
 
 
 class Sampler(threading.Thread):
-    """Takes samples of a process until it is stopped."""
+    """Takes samples of processes until it is stopped."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, *pids: int) -> None:
         super().__init__(daemon=True)
-        self.pid, self.samples = pid, list[Sample]()
+        self.pids, self.samples = pids, list[Sample]()
         self._stopped = threading.Event()
         self.too_much = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(SAMPLE_S):
             try:
-                self.samples.append(sample(self.pid))
+                self.samples.append(sample(*self.pids))
             except OSError:
                 return
             if self.samples[-1].rss > GIVE_UP_BYTES:
@@ -111,15 +114,15 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def sample(pid: int) -> Sample:
-    """Return the present state of a server: its process, and those of its SQL listeners."""
+def sample(*pids: int) -> Sample:
+    """Return the present state of a server: its process, those of its SQL listeners, and the gateways beside it."""
     pages = sockets = 0
-    for each in (pid, *_children(pid)):
+    for each in (*pids, *(child for pid in pids for child in _children(pid))):
         try:
             pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
             names = os.listdir(f"/proc/{each}/fd")
         except OSError:
-            if each == pid:
+            if each in pids:
                 raise
             continue  # it has ended meanwhile
         for name in names:
@@ -199,22 +202,37 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
     assert server.process is not None
     pid, load = server.process.pid, os.getloadavg()[0]
     pin(pid, SERVER_CORE)
-    authority = server.certificates / "ca.pem" if scenario.tls else None
     if scenario.prepare is not None:
         with Wire(server.address, scenario.login, 30) as wire:
             scenario.prepare(wire)
-    quiet = Quiet(server.address, scenario.login, CLIENT_CORE, authority, scenario.nodes)
+    gateways = [Gateway(name, server, scenario.login) for name in scenario.gateways]
+    for gateway in gateways:
+        pin(gateway.process.pid, SERVER_CORE)
+    try:
+        return _flooded(scenario, server, quick, gateways, load)
+    finally:
+        for gateway in gateways:
+            gateway.end()
+
+
+def _flooded(scenario: Scenario, server: Server, quick: bool, gateways: list[Gateway], load: float) -> Measured:
+    assert server.process is not None
+    authority = server.certificates / "ca.pem" if scenario.tls else None
+    pids = (server.process.pid, *(gateway.process.pid for gateway in gateways))
+    quiet, asker = Quiet(server.address, scenario.login, CLIENT_CORE, authority, scenario.nodes), Asker(gateways)
+    asker.start()
     time.sleep(0.5)
     before, during, after = (3.0, 4.0, 4.0) if quick else (6.0, 10.0, 8.0)
-    sampler = Sampler(pid)
+    sampler = Sampler(*pids)
     zero = time.monotonic()
     sampler.start()
     time.sleep(before)
-    base = sample(pid)
+    base = sample(*pids)
     login = scenario.login if scenario.flood_login is None else scenario.flood_login
     works = [(work, {key: _placed(value, server) for key, value in some.items()}) for work, some in scenario.works]
     begin = time.monotonic()
-    flooding = Flooding(works, server.host, _ports(server), login, CLIENT_CORE)
+    ports = _ports(server) | {gateway.name: gateway.port for gateway in gateways}
+    flooding = Flooding(works, server.host, ports, login, CLIENT_CORE)
     sampler.too_much.wait(during)
     end = time.monotonic()
     told = flooding.end()
@@ -226,8 +244,8 @@ def _measure(scenario: Scenario, server: Server, quick: bool) -> Measured:
         if calm and time.monotonic() > stopped + after:
             break
     sampler.stop()
-    took = quiet.end()
-    died = not server.running
+    took = [*quiet.end(), *asker.end()]
+    died = not server.running or any(gateway.process.poll() is not None for gateway in gateways)
     samples = [msgspec.structs.replace(each, at=round(each.at - zero, 2)) for each in sampler.samples]
     flooded = [each for each in sampler.samples if begin <= each.at <= stopped + 1]
     last = sampler.samples[-1]
@@ -266,7 +284,7 @@ def _ports(server: Server) -> dict[str, int]:
 
 def _p99(took: Sequence[Took]) -> dict[str, float]:
     found = {}
-    for kind in ("publish", "request", "connect"):
+    for kind in ("publish", "request", "connect", *sorted({each.kind for each in took} & {"gateway"})):
         times = sorted(each.seconds for each in took if each.kind == kind)
         found[kind] = round(1000 * times[int(0.99 * (len(times) - 1))], 2) if times else float("nan")
     return found
@@ -286,7 +304,7 @@ def _recovered(samples: Sequence[Sample], base: Sample, stopped: float, keeps: i
 def _slowest(took: Sequence[Took], zero: float) -> list[tuple[float, float]]:
     slow: dict[int, float] = {}
     for each in took:
-        if each.kind != "connect" and each.at >= zero:
+        if each.kind in ("publish", "request") and each.at >= zero:
             second = int(each.at - zero)
             slow[second] = max(slow.get(second, 0.0), each.seconds)
     return [(float(second), round(1000 * slow[second], 2)) for second in sorted(slow)]

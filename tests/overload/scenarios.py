@@ -6,6 +6,7 @@ calculated from limits in docs/reference/configuration.md and the figures of doc
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class Scenario:
         tls: clients use TLS.
         keeps: bytes that may stay after the flood: what it has created, and memory between it that is not returned.
         nodes: of the cluster one of whose nodes is flooded; 1: there is none.
+        gateways: names of gateways.py that run beside the server; their ports have these names.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Scenario:
     tls: bool = False
     keeps: int = 48 * MIB
     nodes: int = 1
+    gateways: tuple[str, ...] = ()
 
 
 def publish(subject: str, size: int, count: int, reply: str = "") -> bytes:
@@ -151,7 +154,7 @@ def consumers(count: int, messages: int, **config: Any) -> Callable[[Wire], None
 
 def scenarios() -> list[Scenario]:
     """Return all scenarios."""
-    return [*of_clients(), *of_routes(), *of_leaf_nodes(), *of_sql()]
+    return [*of_clients(), *of_routes(), *of_leaf_nodes(), *of_sql(), *of_gateways()]
 
 
 def of_routes() -> list[Scenario]:
@@ -397,6 +400,90 @@ def of_sql() -> list[Scenario]:
             prepare=asked,
             login=A,
             keeps=256 * MIB,
+        ),
+    ]
+
+
+def of_gateways() -> list[Scenario]:
+    """Return the floods of gateways over HTTP, whose memory is in the bounds."""
+    three = ("registry", "iceberg", "sharing")
+    garbage = bytes(number * 37 % 256 for number in range(1 << 16))
+    config = 'lake { seal_age: "1h" }\n' + PORTS
+    pages = {"registry": "/subjects", "iceberg": "/v1/namespaces", "sharing": "/delta-sharing/shares"}
+    heads = {
+        "nobody": "",
+        "wrong": f"Authorization: Basic {base64.b64encode(b'x:y').decode()}\r\n",
+        "bearer": "Authorization: Bearer @\r\n",
+    }
+    many = {
+        name: "".join(f"GET {page} HTTP/1.1\r\nHost: x\r\n{head}\r\n" for head in heads.values()).encode() * 50
+        for name, page in pages.items()
+    }
+    body = b"POST /subjects/a/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + bytes(900_000)
+    return [
+        Scenario(
+            "gateways-half",
+            "schema registry, Iceberg catalog and Delta Sharing: 1,200 connections to each that send a head byte by "
+            "byte, beside garbage",
+            [
+                (
+                    floods.unfinished,
+                    {"connections": 1200, "port": name, "start": b"GET / HTTP/1.1\r\nA: ", "drip": b"x"},
+                )
+                for name in three
+            ]
+            + [
+                (floods.blast, {"connections": 10, "port": name, "hello": b"", "chunk": garbage, "again": True})
+                for name in three
+            ],
+            128 * MIB,
+            "1,000 connections of 32 KiB to each",
+            ("closed",),
+            config=config,
+            login=A,
+            gateways=three,
+        ),
+        Scenario(
+            "gateways-tls-half",
+            "the schema registry with TLS: 2,000 handshakes that are never finished",
+            [
+                (
+                    floods.unfinished,
+                    {"connections": 2000, "port": "registry-tls", "start": b"\x16\x03\x01\x02\x00\x01"},
+                )
+            ],
+            64 * MIB,
+            "256 handshakes of 100 KiB, twice",
+            ("closed",),
+            config=config,
+            login=A,
+            gateways=("registry-tls",),
+            keeps=96 * MIB,
+        ),
+        *(
+            Scenario(
+                f"gateway-{name}",
+                f"{title}: requests without login and with wrong ones, 150 in each read, half of which nobody reads "
+                "the answers of, and bodies of 900 KB",
+                [
+                    (
+                        floods.blast,
+                        {"connections": 8, "port": name, "hello": b"", "chunk": chunk, "again": True, "reads": reads},
+                    )
+                    for chunk, reads in ((many[name], True), (many[name], False), (body, True))
+                ],
+                96 * MIB,
+                "16 connections with one read of 256 KiB and their answers; 8 bodies of 1 MiB, 3 times",
+                ("401",),
+                config=config,
+                login=A,
+                gateways=(name,),
+            )
+            for name, title in (
+                ("registry", "the schema registry"),
+                ("iceberg", "the Iceberg catalog"),
+                ("sharing", "Delta Sharing"),
+            )
         ),
     ]
 

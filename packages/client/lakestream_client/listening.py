@@ -34,7 +34,7 @@ HANDSHAKE_S, MAX_HANDSHAKES = 10.0, 256
 """Time for a TLS handshake (10 s), and their number at the same time (256): the oldest one gives way."""
 BACKLOG = 1024
 """Connections that the system accepts before the event loop does (1,024)."""
-ACCEPTED_IN_A_TURN, EXHAUSTED_PAUSE_S = 16, 0.1
+ACCEPTED_IN_A_TURN, EXHAUSTED_PAUSE_S = 4, 0.1
 """Those with TLS that are accepted in one turn of the event loop, and the pause when the process has no files left."""
 GRACE_S = 5.0
 """Time that requests under way get at the end."""
