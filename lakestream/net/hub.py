@@ -525,18 +525,25 @@ class Hub:
         return found if same is None else self._hand(same, messages[begin:] if begin else messages) or found
 
     def _acknowledge(self, acks: PubAcks) -> bool:
-        run, at, found = acks.run, acks.begin, False
-        while at < acks.end:
-            stop = at + 1
-            if reply := run.reply(at):
-                head, _, last = reply.rpartition(b".")
+        run, at, end, found = acks.run, acks.begin, acks.end, False
+        reply = run.reply(at)
+        while at < end:
+            stop, following = at + 1, run.reply(at + 1) if at + 1 < end else b""
+            if reply:
+                head, dot, last = reply.rpartition(b".")
                 match = self.interest_graph.match(reply)
-                if last and len(match.plain) == 1 and not match.queues and self.interest_graph.covers(head, match):
-                    acks.head, sub, found = head + b".", match.plain[0], True
-                    stop = sub.sink.take(sub, acks, at, acks.end, self.system)
-                else:
+                single = match.plain[0] if len(match.plain) == 1 and not match.queues else None
+                # One for each of many clients is quicker without a block.
+                block = single is not None and last and following.startswith(head + dot)
+                if single is None:
                     found |= self.route(None, self.system, acks.message(at))
-            at = stop
+                elif block and self.interest_graph.covers(head, match):
+                    acks.head, found = head + dot, True
+                    stop = single.sink.take(single, acks, at, end, self.system)
+                else:
+                    found = True
+                    single.sink.take(single, acks.message(at), 0, 1, self.system)
+            at, reply = stop, following if stop == at + 1 else run.reply(stop) if stop < end else b""
         return found
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
