@@ -50,6 +50,9 @@ class BufferLimits(msgspec.Struct, frozen=True):
     exact: bool = False
 
 
+SINGLY = 4
+"""Messages of a run that are judged one by one between two looks at the time."""
+
 NOT_NOW = ApiError(503, 0, "not now")
 """Returned for a copied message that can not be taken yet: something else has to come first."""
 
@@ -157,6 +160,11 @@ class Proposer:
                 if taken > begin:
                     return taken
                 messages.refuse()
+            elif type(messages) is Publishes:
+                last = min(end, begin + SINGLY) - 1
+                for at in range(begin, last):
+                    self.take(messages.message(at), 0, 1, client)
+                begin = last
             one = messages.message(begin)
         header, reply, payload = one.header, one.reply, one.payload
         special = header or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes)
@@ -387,10 +395,23 @@ class Proposer:
         if self._open_batch(max(self._wall(), pipeline.last_time), whole=True) is None:
             self._refuse_unopened(accepted[-1][0].reply)
             return 0
-        for message, effect in accepted:
+        for message, effect in accepted if self._prepared else accepted[self._store_plain(accepted[:-1]) :]:
             last = self._store(message, effect)
         pipeline.batch = None
         return last
+
+    def _store_plain(self, accepted: Sequence[Accepted]) -> int:
+        """Store messages of which nothing is to be noted together; return their number, 0 if one is none of these."""
+        messages = [each for each, effect in accepted if effect is None and each.observer is None]
+        if len(messages) < len(accepted) or any(each.tail or each.after for each in messages):
+            return 0
+        pipeline, number = self._pipeline, len(messages)
+        assert pipeline.batch is not None, "it was opened for them"
+        now, seq = max(self._wall(), pipeline.last_time), pipeline.next_seq
+        columns = zip(*[(each.subject, each.header, each.payload) for each in messages], strict=True)
+        pipeline.hold(pipeline.batch.extend(seq, [now] * number, *map(list, columns)))
+        pipeline.next_seq, pipeline.last_time = seq + number, now
+        return number
 
     def _store(self, message: IncomingMessage, effect: Effect | None) -> int:
         """Store a message that passed every rule; return its sequence, 0 if refused."""

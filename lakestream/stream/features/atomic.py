@@ -207,7 +207,8 @@ class Atomic(Batches[_Staged]):
         def again() -> None:
             self._commit(batch, commit)
 
-        unsettled = any(proposer.view.unsettled(each.subject, each.header) for each in batch.members)
+        view = proposer.view
+        unsettled = len(self._pipeline) and any(view.unsettled(each.subject, each.header) for each in batch.members)
         if unsettled or proposer.waiting or self._pipeline.operations:
             proposer.defer(again, reply, batch.size)
             return
@@ -242,7 +243,8 @@ class Atomic(Batches[_Staged]):
         accepted: list[Accepted] = []
         for staged in batch.members:
             message = msgspec.structs.replace(staged, reply=b"")  # the rules rewrite it; it may be judged again
-            effect = Effect(0) if _unconditional(config, message.header) else self._check(view, message)
+            plain = len(message.header) <= MAX_HEADER_BYTES and _unconditional(config, message.header)
+            effect = Effect(0) if plain else self._check(view, message)
             length = limits.accounted(config, message.subject, message.header, message.payload)
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
@@ -258,7 +260,8 @@ class Atomic(Batches[_Staged]):
         subjects = [each.subject for each in batch.members]
         if self._proposer.judging or not self._proposer.view.has_room(subjects, size):
             return False
-        return all(_unconditional(self._config, each.header) for each in batch.members)
+        blocks = [each.header for each in batch.members]
+        return max(map(len, blocks)) <= MAX_HEADER_BYTES and _unconditional(self._config, b"".join(blocks))
 
     def _check(self, view: OverlayView, message: IncomingMessage) -> Effect:
         rules = self._proposer.rules
@@ -269,11 +272,11 @@ class Atomic(Batches[_Staged]):
         return effect
 
 
-def _unconditional(config: StreamConfig, header: bytes) -> bool:
-    """Return True if no rule can refuse a member: its header block has batch headers only."""
-    if config.allow_msg_counter or config.validates or len(header) > MAX_HEADER_BYTES:
+def _unconditional(config: StreamConfig, blocks: bytes) -> bool:
+    """Return True if no rule can refuse members with these header blocks: they have batch headers only."""
+    if config.allow_msg_counter or config.validates:
         return False
-    return header.count(b"\r\nNats-") == header.count(b"\r\nNats-Batch-")
+    return blocks.count(b"\r\nNats-") == blocks.count(b"\r\nNats-Batch-")
 
 
 def _check_rollup(view: OverlayView, message: IncomingMessage, effect: Effect) -> None:
