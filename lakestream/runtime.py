@@ -76,6 +76,7 @@ class Phases:
         self._next: list[Callable[[], None]] = []
         self._asked = False  # the loop will call `_end`
         self._ending = False  # `_end` runs
+        self._gathers = False  # another batch of this turn is to be closed, after the one that is being closed
         self._waited = False  # `_begin` has waited for an end
         self.steady: Callable[[], int] = lambda: 0
         """Returns the time in ns: that of the server's clock, once there is one."""
@@ -98,6 +99,10 @@ class Phases:
         if self._ending:
             self._closed.append(callback)
         return self._ending
+
+    def gathers(self) -> bool:
+        """Return True if `call_closed` takes calls, and another batch of this turn is to be closed."""
+        return self._gathers
 
     def call_with_output(self, callback: Callable[[], None]) -> None:
         """Call before output is written, in this turn also while its batches are closed."""
@@ -146,9 +151,11 @@ class Phases:
         self._put_out()
         late = self.steady() + CLOSING_NS if len(closing) > 1 else 0
         for at, callback in enumerate(closing, 1):
+            self._gathers = at < len(closing)
             self._call([callback])
             if at < len(closing) and self.steady() > late:
                 self._closing[:0] = closing[at:]  # others are served first
+                self._gathers = False
                 break
         while self._closed:
             closed, self._closed = self._closed, []
@@ -264,7 +271,8 @@ class Lane(Io):
 
     def __init__(self, io: ThreadIo) -> None:
         self._io = io
-        self.call_gathered = io.call_gathered  # type: ignore[method-assign]  # called for each write: without a wrapper
+        # Called for each write: without a wrapper.
+        self.call_gathered, self.gathers = io.call_gathered, io.gathers  # type: ignore[method-assign]
         self.slow = False
         self.slow_until = 0
 
@@ -389,6 +397,7 @@ class ThreadIo(Io):
         self._call_last = loop.call_soon if phases is None else phases.call_last
         if phases is not None:
             self.call_gathered = phases.call_closed  # type: ignore[assignment, method-assign]
+            self.gathers = phases.gathers  # type: ignore[method-assign]
         tell: Callable[..., object] = loop.call_soon_threadsafe
         self._tell = tell if phases is None else partial(tell, phases.run)
         self._threads = _Threads(self._tell, threads, "lakestream-io", threads)

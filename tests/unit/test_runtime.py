@@ -275,9 +275,11 @@ async def test_what_batches_have_gathered_is_written_when_all_are_closed_and_bef
     def begin(phases: Phases, seen: list[str]) -> None:
         def close(name: str) -> None:
             seen.append(name)
+            assert phases.gathers() is (name == "batch")
             assert phases.call_closed(gathered)
 
         def gathered() -> None:
+            assert not phases.gathers()
             seen.append("gathered")
             phases.call_with_output(lambda: seen.append("deliveries"))
             phases.call_last(lambda: seen.append("acks"))

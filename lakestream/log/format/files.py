@@ -105,6 +105,10 @@ class Io(Protocol):
         """Call, in the event loop, once all users have submitted their work of a turn that ends; False if none does."""
         return False
 
+    def gathers(self) -> bool:
+        """Return True if a turn ends, and other users may have work to submit for it: `call_gathered` takes calls."""
+        return False
+
 
 class InlineIo(Io):
     """`Io` without threads, where nothing else waits: work is done within `submit`."""

@@ -64,13 +64,16 @@ class Company:
         self._waiting: list[_Write] = []
         self._asked = self._together = False  # the end of the turn begins writes; one for several groups is under way
 
+    @property
+    def gathers(self) -> bool:
+        """Return True if a write that is added now shares a sync with others."""
+        return self._asked or self._together
+
     def add(self, write: _Write) -> None:
         """Take a write, and begin it soon."""
         self._waiting.append(write)
-        if not self._together and not self._asked:
+        if not self.gathers:
             self._asked = write.group.io.call_gathered(self._begin)
-            if not self._asked:
-                self._begin()
 
     def _begin(self) -> None:
         self._asked = False
@@ -241,8 +244,10 @@ class SoloGroup(Group):
             return
         state = self._log.seal_state(self._log.now())
         self._log.busy = True
-        if state is None and self._company is not None and self._joins(proposals):
-            self._company.add(_Write(self, proposals, self._last_index + 1, self._term))
+        company = self._company
+        # A lone stream asks no more than this: it is the last one of its turn, and nothing else waits.
+        if state is None and company is not None and (company.gathers or self.io.gathers()) and self._joins(proposals):
+            company.add(_Write(self, proposals, self._last_index + 1, self._term))
         else:
             self.write_alone(proposals, state)
 

@@ -51,7 +51,7 @@ class TurnIo(Io):
 
     def __init__(self) -> None:
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
-        self.ending = False
+        self.ending = self.more = False
         self.gathered: list[Callable[[], None]] = []
 
     def submit(
@@ -64,10 +64,14 @@ class TurnIo(Io):
             self.gathered.append(call)
         return self.ending
 
+    def gathers(self) -> bool:
+        return self.more
+
     def turn(self, *submit: Callable[[], None]) -> None:
         """End a turn that submits this."""
         self.ending = True
-        for each in submit:
+        for at, each in enumerate(submit, 1):
+            self.more = at < len(submit)
             each()
         while self.gathered:
             gathered, self.gathered = self.gathered, []
@@ -133,10 +137,21 @@ def test_one_sync_serves_all_streams_that_are_written_to_in_a_turn(world: World)
 
 def test_a_lone_stream_syncs_its_own_segment(world: World) -> None:
     for _ in range(3):
-        world.io.turn(world.proposing(0, "x"))
+        world.io.turn(world.proposing(0, "x"), lambda: None)
         world.io.do()
     assert world.files.taken() == {SEGMENT: 3}
     assert world.answering == [False] * 3
+
+
+def test_the_last_stream_of_a_turn_waits_for_nobody_unless_others_wait(world: World) -> None:
+    world.io.turn(lambda: None, world.proposing(0, "x"))
+    world.io.ending = True
+    world.propose(1, "x")
+    assert not world.io.gathered
+    assert len(world.io.work) == 2
+    world.io.do()
+    world.io.do()
+    assert world.files.taken() == {SEGMENT: 2}
 
 
 def test_what_gathers_while_streams_are_written_to_together_is_written_together(world: World) -> None:
