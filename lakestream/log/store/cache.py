@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from lakestream.log.format.files import Files
@@ -69,16 +70,16 @@ class ReadCache:
         """Return the number of open descriptors."""
         return len(self._open) + len(self._closing)
 
-    def read_at(self, path: str, length: int, offset: int) -> bytes:
-        """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (format/packed.py).
+    def reader(self, path: str) -> Callable[[int, int], bytes]:
+        """Return `PackedView.read_at` of a segment, which is opened when it is not open yet, for the present turn.
 
-        Fewer bytes only at its end. Raise CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
+        Raise CorruptLog, OSError.
         """
         file = self._open.get(path)
         if file is None:
             file = self._add(path)
         file.asked = True
-        return file.view.read_at(length, offset)
+        return file.view.read
 
     def keep(self, loaded: Loaded, size: int) -> None:
         """Add tables that were just loaded and take `size` bytes; evict others beyond the limit."""

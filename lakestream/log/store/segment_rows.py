@@ -112,16 +112,17 @@ class SegmentRows:
         spans: Iterable[tuple[int, int]],
     ) -> Records:
         """Return records of one segment, read by these spans of them. Hot."""
-        bufs: list[bytes] = []
-        places, size = array("I"), 0
+        places, size, reads = array("I"), 0, list[tuple[int, int]]()
         for start, stop in spans:
             base = offsets[start]
-            bufs.append(self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base))
+            length = offsets[stop - 1] + lengths[stop - 1] - base
+            reads.append((length, base))
             if stop - start == 1:
                 places.append(size)
             else:
                 places.extend([offset - base + size for offset in offsets[start:stop]])
-            size += len(bufs[-1])
+            size += length
+        bufs = self._read(segment, reads)
         piece = Records(b"".join(bufs) if len(bufs) > 1 else bufs[0], places, lengths, seqs)
         try:
             piece.check()
@@ -389,8 +390,17 @@ class SegmentRows:
         return error
 
     def _bytes(self, segment: Segment, base: int, length: int) -> bytes:
+        return self._read(segment, ((length, base),))[0]
+
+    def _read(self, segment: Segment, reads: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Return bytes of a segment, given as (length, offset). Hot."""
+        bufs, base, length = list[bytes](), 0, 0
         try:
-            buf = self.cache.read_at(segment.path, length, base)
+            read = self.cache.reader(segment.path)
+            for length, base in reads:
+                bufs.append(read(length, base))
+                if len(bufs[-1]) < length:
+                    break
         except CorruptRecord as error:
             raise self._corrupt(segment, base, error.what) from error
         except CorruptLog as error:
@@ -398,9 +408,9 @@ class SegmentRows:
             raise
         except OSError as error:
             raise FileNotReadable(segment.path, error) from error
-        if len(buf) < length:
-            raise self._corrupt(segment, base + len(buf), "the file is cut short")
-        return buf
+        if bufs and len(bufs[-1]) < length:
+            raise self._corrupt(segment, base + len(bufs[-1]), "the file is cut short")
+        return bufs
 
     def _time_at(self, segment: Segment, offset: int) -> int:
         return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)

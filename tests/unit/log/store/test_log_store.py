@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,13 +89,16 @@ def test_subjects_of_long_messages_are_read_without_the_payloads(
     subjects = [b"s.%d" % number if number % 3 else b"s.%b" % (b"x" * 600) for number in range(1, 13)]
     stream.publish(*[(subject, b"", bytes(100_000)) for subject in subjects])
     sizes: list[int] = []
-    read_at = ReadCache.read_at
+    reader = ReadCache.reader
 
-    def counted(cache: ReadCache, path: str, length: int, offset: int) -> bytes:
-        sizes.append(length)
-        return read_at(cache, path, length, offset)
+    def counted(cache: ReadCache, path: str) -> Callable[[int, int], bytes]:
+        def read(length: int, offset: int) -> bytes:
+            sizes.append(length)
+            return reader(cache, path)(length, offset)
 
-    monkeypatch.setattr(ReadCache, "read_at", counted)
+        return read
+
+    monkeypatch.setattr(ReadCache, "reader", counted)
     removed = [stream.store.remove(seq) for seq in range(1, 13)]
     assert removed == [(subject, record_length(subject, b"", bytes(100_000))) for subject in subjects]
     assert sum(sizes) < 5 * 100_700, "only messages with long subjects are read"

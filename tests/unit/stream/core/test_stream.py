@@ -313,13 +313,16 @@ def test_deletions_of_one_turn_read_the_subjects_of_their_messages_together(
         world.publish("s.a", b"%d" % number)
     world.settle()
     reads: list[int] = []
-    read_at = ReadCache.read_at
+    reader = ReadCache.reader
 
-    def counted(cache: ReadCache, path: str, length: int, offset: int) -> bytes:
-        reads.append(offset)
-        return read_at(cache, path, length, offset)
+    def counted(cache: ReadCache, path: str) -> Callable[[int, int], bytes]:
+        def read(length: int, offset: int) -> bytes:
+            reads.append(offset)
+            return reader(cache, path)(length, offset)
 
-    monkeypatch.setattr(ReadCache, "read_at", counted)
+        return read
+
+    monkeypatch.setattr(ReadCache, "reader", counted)
     for seq in (90, 12, 34, 56):
         world.stream.propose(DeleteMessage(seq))
     world.settle()
