@@ -291,17 +291,12 @@ class Hooks(msgspec.Struct):
 
     def bind(self) -> None:
         """Collect the hooks to be called. Call it after each change of the configuration."""
-        features = self.features
-        made: dict[tuple[int, ...], Of] = {}  # by identities: equal ones are kept once
-        for names, places, may_rest in _overriding(tuple(map(type, features))):
-            if not may_rest:
-                users = tuple([features[at] for at in places])
-                for name in names:
-                    setattr(self, name, users)
-                continue
+        features, kinds = self.features, tuple(map(type, self.features))
+        answers = tuple([features[at].active(name) for name, at in _asked(kinds)])
+        for places, names in _users(kinds, answers):
+            users = tuple([features[at] for at in places])
             for name in names:
-                users = tuple([features[at] for at in places if features[at].active(name)])
-                setattr(self, name, made.setdefault(tuple(map(id, users)), users) if users else ())
+                setattr(self, name, users)
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
@@ -318,16 +313,23 @@ HOOKS = Hooks.__struct_fields__[1:]
 
 
 @lru_cache(maxsize=64)
-def _overriding(kinds: tuple[type[Feature], ...]) -> list[tuple[list[str], tuple[int, ...], bool]]:
-    """Return, for hooks with the same features, their names, the places of the features that override them, and True if
-    one of these says under which configurations it is active. All streams share it."""
+def _asked(kinds: tuple[type[Feature], ...]) -> list[tuple[str, int]]:
+    """Return each hook with the places of the features that override it, and say under which configurations it is
+    active."""
+    asked = [(at, kind) for at, kind in enumerate(kinds) if kind.active is not Feature.active]
+    return [(name, at) for name in HOOKS for at, kind in asked if name in kind.overridden]
+
+
+@lru_cache(maxsize=256)
+def _users(kinds: tuple[type[Feature], ...], answers: tuple[bool, ...]) -> list[tuple[tuple[int, ...], list[str]]]:
+    """Return the places of the features that hooks call, given the answers of those that are `_asked`, with these
+    hooks' names. Streams of like configurations share it."""
+    rest = {asked for asked, active in zip(_asked(kinds), answers, strict=True) if not active}
     together: dict[tuple[int, ...], list[str]] = {}
     for name in HOOKS:
-        together.setdefault(tuple(at for at, kind in enumerate(kinds) if name in kind.overridden), []).append(name)
-    return [
-        (names, places, any(kinds[at].active is not Feature.active for at in places))
-        for places, names in together.items()
-    ]
+        places = [at for at, kind in enumerate(kinds) if name in kind.overridden and (name, at) not in rest]
+        together.setdefault(tuple(places), []).append(name)
+    return list(together.items())
 
 
 @lru_cache(maxsize=64)
