@@ -1249,7 +1249,7 @@ cdef class SubjectSeeker:
         return low
 
     def walk(self, list lows not None, leaves not None, bytes low not None, bytes end not None, Py_ssize_t most):
-        cdef list found = []
+        cdef list found = [], names
         cdef Py_ssize_t at = 0, number
         cdef bytes high
         for number in range(most):
@@ -1262,7 +1262,8 @@ cdef class SubjectSeeker:
             leaf = leaves[at]
             if leaf.block is not None:
                 return found, low, at
-            low = self.gather(<list?> leaf.in_order(), low, end, found)
+            names = <list?> leaf.names
+            low = self.gather(names if leaf.ordered == len(names) else <list?> leaf.in_order(), low, end, found)
             if at + 1 == len(lows):
                 return found, None, -1
             high = <bytes?> lows[at + 1]
