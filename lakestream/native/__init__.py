@@ -34,6 +34,7 @@ __all__ = [
     "frame_run",
     "header_values",
     "note_ids",
+    "page_header",
     "parse_run",
     "record_subjects",
     "records_match",
@@ -42,6 +43,7 @@ __all__ = [
     "split_names",
     "split_records",
     "sync_paths",
+    "text_cells",
 ]
 
 WHY: str = ""
@@ -88,6 +90,7 @@ try:
         frame_run,
         header_values,
         note_ids,
+        page_header,
         parse_run,
         record_subjects,
         records_match,
@@ -96,6 +99,7 @@ try:
         split_names,
         split_records,
         sync_paths,
+        text_cells,
     )
 
     if not _is_of(SOURCES):
@@ -128,6 +132,7 @@ except ImportError as error:
         frame_run,
         header_values,
         note_ids,
+        page_header,
         parse_run,
         record_subjects,
         records_match,
@@ -136,6 +141,7 @@ except ImportError as error:
         split_names,
         split_records,
         sync_paths,
+        text_cells,
     )
 
 NATIVE: bool = not WHY

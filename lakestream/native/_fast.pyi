@@ -18,6 +18,7 @@ from lakestream.native.plain import frame_direct as frame_direct
 from lakestream.native.plain import frame_run as frame_run
 from lakestream.native.plain import header_values as header_values
 from lakestream.native.plain import note_ids as note_ids
+from lakestream.native.plain import page_header as page_header
 from lakestream.native.plain import parse_run as parse_run
 from lakestream.native.plain import record_subjects as record_subjects
 from lakestream.native.plain import records_match as records_match
@@ -26,5 +27,6 @@ from lakestream.native.plain import seek_ids as seek_ids
 from lakestream.native.plain import split_names as split_names
 from lakestream.native.plain import split_records as split_records
 from lakestream.native.plain import sync_paths as sync_paths
+from lakestream.native.plain import text_cells as text_cells
 
 SOURCES: int

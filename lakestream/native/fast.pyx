@@ -832,6 +832,111 @@ def record_subjects(bytes buf not None, array.array offsets not None, array.arra
     return subjects
 
 
+cdef struct Header:  # fields of a page header, and of the structs in it
+    int64_t own[9]
+    int64_t first[9]
+    int64_t second[9]
+    bint has_crc
+
+
+cdef uint64_t varint(const uint8_t *text, Py_ssize_t *at, Py_ssize_t stop) except? 0x5EED:
+    cdef uint64_t value = 0, byte
+    cdef int shift
+    for shift in range(0, 70, 7):
+        if at[0] >= stop:
+            raise IndexError("it is cut short")
+        byte = text[at[0]]
+        at[0] += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+    raise ValueError("it has a number of more than 64 bits")
+
+
+cdef int64_t zigzag(const uint8_t *text, Py_ssize_t *at, Py_ssize_t stop) except? 0x5EED:
+    cdef uint64_t value = varint(text, at, stop)
+    return <int64_t> (value >> 1) ^ -<int64_t> (value & 1)
+
+
+cdef int page_fields(
+    const uint8_t *text, Py_ssize_t *at, Py_ssize_t stop, Header *header, int64_t *found, int depth
+) except -1:
+    """Decode a struct into the numbers of its first fields (NULL: none are wanted)."""
+    cdef int64_t field = 0, value
+    cdef uint64_t size
+    cdef int head, kind, each
+    cdef int64_t *inner
+    if depth > 8:
+        raise ValueError("it has structs within structs")
+    while True:
+        if at[0] >= stop:
+            raise IndexError("it is cut short")
+        head = text[at[0]]
+        at[0] += 1
+        if head == 0:
+            return 0
+        kind = head & 15
+        field = field + (head >> 4) if head >> 4 else zigzag(text, at, stop)
+        if not 0 < field < 0x8000:
+            raise ValueError(f"it has a field {field}")
+        if 4 <= kind <= 6:
+            value = zigzag(text, at, stop)
+            if found != NULL and field < 9:
+                found[field] = value
+                header.has_crc |= depth == 0 and field == 4
+        elif kind == 12:
+            inner = NULL
+            if depth == 0 and (field == 5 or field == 8):
+                inner = header.first
+                if field == 8:
+                    inner = header.second
+                for each in range(9):
+                    inner[each] = -1
+            page_fields(text, at, stop, header, inner, depth + 1)
+        elif kind == 8:
+            size = varint(text, at, stop)
+            if size > <uint64_t> (stop - at[0]):
+                raise IndexError("it is cut short")
+            at[0] += size
+        elif kind == 3 or kind == 7:
+            at[0] += 1 if kind == 3 else 8
+        elif kind != 1 and kind != 2:
+            raise ValueError(f"it has a field of type {kind}")
+
+
+def page_header(bytes content not None):
+    cdef Header it
+    cdef Py_ssize_t at = 0
+    memset(&it, 0xFF, sizeof(Header))
+    it.has_crc = False
+    page_fields(<const uint8_t *> PyBytes_AS_STRING(content), &at, PyBytes_GET_SIZE(content), &it, it.own, 0)
+    cdef int64_t kind = it.own[1], count = it.first[1]
+    if kind != 0:
+        count = it.second[1] if kind == 3 else 0 if kind == 2 else -1
+        it.first[2] = it.first[3] = it.first[4] = -1
+    crc = it.own[4] & 0xFFFFFFFF if it.has_crc else -1
+    return at, kind, it.own[2], it.own[3], crc, count, it.first[2], it.first[3], it.first[4]
+
+
+def text_cells(bytes page not None, Py_ssize_t at, places not None):
+    cdef const char *text = PyBytes_AS_STRING(page)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(page), number = 0, place
+    cdef uint32_t length = 0
+    cdef list found = []
+    if at < 0:
+        raise ValueError("text 0 is cut short")
+    for place in places:
+        while number <= place:
+            if size - at < 4:
+                raise ValueError(f"text {number} is cut short")
+            memcpy(&length, text + at, 4)
+            if length > size - at - 4:
+                raise ValueError(f"text {number} is cut short")
+            at, number = at + 4 + length, number + 1
+        found.append(PyBytes_FromStringAndSize(text + at - length, length))
+    return found
+
+
 def split_names(bytes packed not None):
     cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(packed)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(packed), at, count, number, length

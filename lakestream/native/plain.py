@@ -475,6 +475,96 @@ def record_subjects(buf: bytes, offsets: array[int], lengths: array[int]) -> lis
     return [seen.setdefault(one[2], one[2]) for one in _stored(buf, offsets, lengths, 0, len(offsets))]
 
 
+def page_header(content: bytes) -> tuple[int, int, int, int, int, int, int, int, int]:
+    """Decode the header of a Parquet page, in Thrift's compact protocol, with which `content` begins.
+
+    Returns:
+        Its length; type of the page; sizes of the content, decompressed and in the file; CRC-32; number of values;
+        encodings of these, and of levels of definition and repetition. -1 for what it lacks, 0 values in a dictionary.
+
+    Raises:
+        IndexError: it is cut short. ValueError: it is none.
+    """
+    own, first, second = dict[int, int](), dict[int, int](), dict[int, int]()
+    length = _fields(content, 0, own, {5: first, 8: second}, 0)
+    kind, crc = own.get(1, -1), own.get(4)
+    counts = {0: first.get(1, -1), 2: 0, 3: second.get(1, -1)}
+    encodings = first if kind == 0 else {}
+    return (
+        length,
+        kind,
+        own.get(2, -1),
+        own.get(3, -1),
+        -1 if crc is None else crc & 0xFFFFFFFF,
+        counts.get(kind, -1),
+        encodings.get(2, -1),
+        encodings.get(3, -1),
+        encodings.get(4, -1),
+    )
+
+
+def _fields(content: bytes, at: int, found: dict[int, int], within: dict[int, dict[int, int]], depth: int) -> int:
+    """Decode the numbers of a struct, and of the structs in it that are wanted; return the place behind it."""
+    field = 0
+    if depth > 8:
+        raise ValueError("it has structs within structs")
+    while head := content[at]:
+        at += 1
+        kind = head & 15
+        if head >> 4:
+            field += head >> 4
+        else:
+            field, at = _zigzag(content, at)
+        if not 0 < field < 0x8000:
+            raise ValueError(f"it has a field {field}")
+        if kind in (4, 5, 6):
+            found[field], at = _zigzag(content, at)
+        elif kind == 12:
+            inner = within.get(field, {})
+            inner.clear()
+            at = _fields(content, at, inner, {}, depth + 1)
+        elif kind == 8:
+            size, at = _varint(content, at)
+            at += size
+        elif kind in (3, 7):
+            at += 1 if kind == 3 else 8
+        elif kind not in (1, 2):
+            raise ValueError(f"it has a field of type {kind}")
+    return at + 1
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+    raise ValueError("it has a number of more than 64 bits")
+
+
+def _zigzag(content: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(content, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def text_cells(page: bytes, at: int, places: Sequence[int]) -> list[bytes]:
+    """Return the texts with these numbers, ascending, of those that lie one behind the other from `at` on, each behind
+    its length in 32 bits (PLAIN in Parquet). Raise ValueError."""
+    found, number, size = list[bytes](), 0, len(page)
+    for place in places:
+        while True:
+            end = at + 4 + int.from_bytes(page[at : at + 4], "little")
+            if at + 4 > size or end > size:
+                raise ValueError(f"text {number} is cut short")
+            text, at, number = page[at + 4 : end], end, number + 1
+            if number > place:
+                break
+        found.append(text)
+    return found
+
+
 def split_names(packed: bytes) -> array[int]:
     """Return where each text of a MessagePack list of binary texts of 1 to 65,535 bytes begins, with its head, and
     where the last one ends, as an array of 'I'. Raise ValueError."""

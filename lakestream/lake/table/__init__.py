@@ -32,7 +32,7 @@ In reading order:
 - `conditions.py`: Conditions on rows that are pushed down into tables and uncompacted segments.
 - `schema_files.py`: Schemas in the lake: the versions that tables refer to.
 - `row_groups.py`: Row groups of data files: which of them a message may be in, by the bounds in the files' footers.
-- `pages.py`: Single pages of a row group, as a Parquet file of their own.
+- `pages.py`: Single cells of a row group, decoded from the pages that they are in.
 - `encryption.py`: Encrypted tables (`lake { encryption: parquet }`): the key of each, and its Parquet files.
 - `misfits.py`: The table of misfits of a stream, for readers.
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, partial
@@ -33,7 +33,7 @@ from lakestream.lake.table import deletion_vectors, encryption, typed_columns
 from lakestream.lake.table.actions import DeletionVector, TableFile, locate
 from lakestream.lake.table.conditions import SubjectRange
 from lakestream.lake.table.log import TableLog, TableVersion
-from lakestream.lake.table.pages import ColumnPages, Read, find_pages, is_flat, small_file
+from lakestream.lake.table.pages import ColumnPages, Read, cells, find_pages, numbers
 from lakestream.lake.table.row_groups import FileFooter, Footers, GroupSeqs, read_footer
 from lakestream.lake.table.schema import (
     FORMAT_COLUMN,
@@ -350,7 +350,7 @@ class FileReader:
         others = [name for name in names if name not in looked]
         for number in numbers:
             for positions, rows in self._chosen(path, footer, number, looked, pick, file):
-                more = self._of_rows(path, footer, number, others, positions - footer.starts[number])
+                more = self._of_rows(path, footer, number, others, (positions - footer.starts[number]).tolist())
                 for name, column in more.items():
                     rows = rows.append_column(name, column)
                 yield positions, rows
@@ -365,8 +365,8 @@ class FileReader:
             if pick.is_only or self._footers.get(
                 (path, f"{number}/"), lambda: GroupSeqs.of(decoded()), attrgetter("cost")
             ).has_any(pick.seqs):
-                seqs = self._footers.get((path, f"{number}/seq"), decoded, attrgetter("nbytes"), is_spare=True)
-                places = np.flatnonzero(np.isin(seqs, np.asarray(pick.seqs, np.int64)))
+                seqs = self._footers.get((path, f"{number}"), decoded, attrgetter("nbytes"), is_spare=True)
+                places = np.flatnonzero(_are_among(seqs, pick.seqs))
                 yield start + places, pa.table({"seq": seqs[places]})
             return
         for at, rows in self._pieces(path, footer, [number], looked):
@@ -374,6 +374,11 @@ class FileReader:
                 yield at[places], rows.take(pa.array(places))
 
     def _seqs(self, path: str, footer: FileFooter, number: int) -> Any:
+        with self._source(path, footer, number, ["seq"]) as read:
+            pages = self._pages(path, footer, number, "seq", read)
+            seqs = numbers(pages, read) if pages is not None else None
+        if seqs is not None:
+            return seqs
         with self._opened(path, footer, [number], ["seq"]) as parquet:
             column = parquet.read_row_group(number, columns=["seq"], use_threads=False).column(0)
         if column.null_count:
@@ -381,45 +386,40 @@ class FileReader:
         return column.to_numpy()
 
     def _of_rows(
-        self, path: str, footer: FileFooter, number: int, names: Sequence[str], rows: np.ndarray[Any, Any]
+        self, path: str, footer: FileFooter, number: int, names: Sequence[str], rows: Sequence[int]
     ) -> dict[str, Any]:
         """Return columns of some rows, ascending, of a row group."""
-        data, wanted = self._data(path, footer), set(names)
-        group = data.row_group(number)
-        alone: dict[bytes, list[tuple[Any, ColumnPages, bool]]] = {}
+        found: dict[str, Any] = {}
         whole: list[str] = []
         with self._source(path, footer, number, names) as read:
-            for place in range(group.num_columns):
-                column = group.column(place)
-                name = column.path_in_schema.partition(".")[0]
-                if name not in wanted:
-                    continue
-                statistics = column.statistics
-                is_null = statistics is not None and statistics.null_count == column.num_values
-                if footer.keys is not None or not is_flat(column):
-                    whole += [name] if name not in whole and not is_null else []
-                    continue
-                key = path, f"{number}/{name}"
-                pages = self._footers.get(key, partial(find_pages, column, read), attrgetter("cost"), is_spare=True)
-                is_optional = data.schema.column(place).max_definition_level > 0
-                alone.setdefault(pages.firsts.tobytes(), []).append((column, pages, is_optional))
-            found: dict[str, Any] = {}
-            for columns in alone.values():
-                pages = columns[0][1]
-                held = pages.holding(rows)
-                content = pa.BufferReader(small_file(columns, held.tolist(), read))
-                with pq.ParquetFile(content, page_checksum_verification=True) as parquet:
-                    table = parquet.read(use_threads=False)
-                begins = np.cumsum(np.append(0, pages.firsts[held + 1] - pages.firsts[held]))
-                in_page = np.searchsorted(pages.firsts, rows, "right") - 1
-                places = begins[np.searchsorted(held, in_page)] + rows - pages.firsts[in_page]
-                table = table.take(pa.array(places))
-                found.update(zip(table.column_names, table.columns, strict=True))
+            for field in table_schema(names):
+                pages = self._pages(path, footer, number, field.name, read) if field.name in _CHECKED else None
+                if pages is None or (values := cells(pages, rows, read)) is None:
+                    whole.append(field.name)
+                else:
+                    found[field.name] = pa.array(values, field.type)
         if whole:
             with self._opened(path, footer, [number], whole) as parquet:
-                table = parquet.read_row_groups([number], columns=whole, use_threads=False).take(pa.array(rows))
+                table = plain(parquet.read_row_group(number, columns=whole, use_threads=False)).take(pa.array(rows))
             found.update(zip(table.column_names, table.columns, strict=True))
         return found
+
+    def _pages(self, path: str, footer: FileFooter, number: int, name: str, read: Read) -> ColumnPages | None:
+        """Return the pages of a column in a row group, of a nested one those of its first leaf; None if the file lacks
+        it, or is encrypted."""
+
+        def load() -> ColumnPages | None:
+            data = self._data(path, footer)
+            places = range(data.num_columns) if footer.keys is None else ()
+            described = map(data.schema.column, places)
+            at = next((at for at, each in enumerate(described) if each.path.partition(".")[0] == name), None)
+            if at is None:
+                return None
+            group = data.row_group(number)
+            return find_pages(group.column(at), data.schema.column(at), group.num_rows, read)
+
+        cost: Callable[[ColumnPages | None], int] = lambda pages: pages.cost if pages is not None else 100  # noqa: E731
+        return self._footers.get((path, f"{number}/{name}"), load, cost, is_spare=True)
 
     @contextmanager
     def _source(self, path: str, footer: FileFooter, number: int, names: Sequence[str]) -> Iterator[Read]:
@@ -549,14 +549,18 @@ def _is_stored_as(found: Any, wanted: Any) -> bool:
 
 
 def _wanted(rows: pa.Table, pick: Pick, file: TableFile) -> np.ndarray[Any, Any]:
-    """Return a mask of the rows with wanted sequences and, as far as they have the column, subjects."""
+    """Return a mask of the rows with wanted sequences or, as far as they have the column, subjects in the range."""
     seqs = rows.column("seq").to_numpy()
     keep: np.ndarray[Any, Any] = (seqs >= pick.first) & (seqs <= pick.last)
     if pick.seqs is not None:
-        keep &= seqs == pick.seqs[0] if len(pick.seqs) == 1 else np.isin(seqs, np.asarray(pick.seqs, np.int64))
-    if pick.wanted is not None and file.subject is None and "subject" in rows.column_names:
+        keep &= _are_among(seqs, pick.seqs)
+    if pick.wanted is not None and pick.seqs is None and file.subject is None and "subject" in rows.column_names:
         keep &= _of_subjects(rows.column("subject"), pick.wanted)
     return keep
+
+
+def _are_among(seqs: Any, some: Sequence[int]) -> Any:
+    return seqs == some[0] if len(some) == 1 else np.isin(seqs, np.asarray(some, np.int64))
 
 
 def _of_subjects(column: Any, wanted: SubjectRange) -> np.ndarray[Any, Any]:

@@ -422,7 +422,7 @@ def read_outline(files: Files, path: str) -> Outline:
     """Return the outline at `path`. Raise CorruptLog."""
     data = files.read(path)
     info, at, crc = _info(path, data)
-    if crc32(memoryview(data)[at:]) != crc:
+    if native.crc32(memoryview(data)[at:]) != crc:
         raise CorruptLog(path, at, "the crc of the outline does not match")
     content = _CONTENT.decode(memoryview(data)[at:])
     made, names = Outline(), bytes(content.names)

@@ -26,7 +26,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakestream.native
@@ -844,3 +844,18 @@ def test_few_ids_are_found_that_are_not_in_a_table(native: Any) -> None:
     table = bytearray(4 * count * 8 // 7)
     native.note_ids(table, [b"%022d" % number for number in range(count)], 5)
     assert len(native.seek_ids([table], [b"x%021d" % number for number in range(count)])) < 10
+
+
+HEADER_BYTES = [*range(0x11, 0x1D), 0x2C, 0x3C, 0x05, 0x25, 0, 1, 2, 3, 8, 0x80, 0xFF]
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(st.sampled_from(HEADER_BYTES), max_size=40).map(bytes))
+def test_both_decode_the_same_headers_of_pages(content: bytes) -> None:
+    def outcome(native: Any) -> object:
+        try:
+            return native.page_header(content)
+        except (IndexError, ValueError) as error:
+            return type(error)
+
+    assert outcome(fast) == outcome(plain)

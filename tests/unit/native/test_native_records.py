@@ -197,6 +197,33 @@ def test_names_are_split_where_they_begin(twin: ModuleType) -> None:
             twin.split_names(wrong)
 
 
+def test_single_texts_are_cut_out_of_a_page(twin: ModuleType) -> None:
+    texts = [b"", b"a", *SUBJECTS, bytes(70_000), b"z"]
+    page = b"lv" + b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    for places in ([], [0], [1, 3], range(len(texts)), [len(texts) - 1]):
+        assert twin.text_cells(page, 2, places) == [texts[place] for place in places]
+    for wrong, at, places in ((page, 2, [len(texts)]), (page[:-1], 2, [len(texts) - 1]), (page, len(page) + 9, [0])):
+        with pytest.raises(ValueError, match="is cut short"):
+            twin.text_cells(wrong, at, places)
+    with pytest.raises(ValueError, match="is cut short"):
+        twin.text_cells(b"\xff\xff\xff\xffabc", 0, [0])
+
+
+def test_headers_of_pages(twin: ModuleType) -> None:
+    plain = bytes.fromhex("1500 15a01f 15ba14 15a8ecf6f10f 1c 158020 1500 1506 1506 00 00")
+    assert twin.page_header(plain + b"content") == (len(plain), 0, 2000, 1309, 2132728596, 2048, 0, 3, 3)
+    dictionary = bytes.fromhex("1504 1500 1504 4c 1500 1500 00 00")
+    assert twin.page_header(dictionary) == (len(dictionary), 2, 0, 2, -1, 0, -1, -1, -1)
+    second = bytes.fromhex("1506 1508 1508 5c 1514 1502 1514 1500 1504 1500 11 00 00")
+    assert twin.page_header(second) == (len(second), 3, 4, 4, -1, 10, -1, -1, -1)
+    for size in range(len(plain)):
+        with pytest.raises(IndexError):
+            twin.page_header(plain[:size])
+    for wrong in (b"\x1d", b"\x15" + b"\xff" * 10, b"\x05\x00\x00", b"\x1c" * 10):
+        with pytest.raises(ValueError, match="it has"):
+            twin.page_header(wrong)
+
+
 def test_records_match_the_rows_that_describe_them(twin: ModuleType) -> None:
     stored = some_records(random.Random(9), 40)
     names = [b"zz", *SUBJECTS]
