@@ -436,18 +436,21 @@ class FileReader:
     def _pieces(
         self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]
     ) -> Iterator[tuple[np.ndarray[Any, Any], pa.Table]]:
-        """Yield (positions in the file, rows) of row groups, as many at once as PIECE_BYTES allow."""
+        """Yield (positions in the file, rows) of row groups, as many at once as PIECE_BYTES allow.
+
+        Rows have plain types: those of views, which delta-rs writes, can be neither filtered nor taken.
+        """
         starts = footer.starts
         for some in _together(numbers, footer.sizes):
             with self._opened(path, footer, some, names) as parquet:
                 positions = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in some])
                 if len(some) > 1 or footer.sizes[some[0]] <= PIECE_BYTES:
-                    yield positions, parquet.read_row_groups(some, columns=names, use_threads=False)
+                    yield positions, plain(parquet.read_row_groups(some, columns=names, use_threads=False))
                     continue
                 # Of another writer, or of payloads that compress well: its pages one after the other.
                 most = max(1, len(positions) * PIECE_BYTES // int(footer.sizes[some[0]]))
                 for batch in parquet.iter_batches(most, row_groups=some, columns=names, use_threads=False):
-                    yield positions[: len(batch)], pa.Table.from_batches([batch])
+                    yield positions[: len(batch)], plain(pa.Table.from_batches([batch]))
                     positions = positions[len(batch) :]
 
     def _opened(self, path: str, footer: FileFooter, numbers: Sequence[int], names: Sequence[str]) -> pq.ParquetFile:

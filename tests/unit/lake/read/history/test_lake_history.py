@@ -69,6 +69,20 @@ def test_a_range_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert history.max_seq() == 100
 
 
+def test_parts_of_files_that_delta_rs_has_written_anew_are_read(tmp_path: Path) -> None:
+    """Their columns have types of views, which pyarrow neither filters nor takes."""
+    stored = [record(seq, b"orders.1", header=b"odd" if seq % 3 else b"") for seq in range(1, 101)]
+    write(tmp_path / "t", stored, bucketed=True)
+    DeltaTable(str(tmp_path / "t")).delete("seq = 50")
+    del stored[49]
+    footer = pq.read_schema(DeltaTable(str(tmp_path / "t")).file_uris()[0])
+    assert pa.types.is_binary_view(footer.field("data").type)
+    history = TableHistory(str(tmp_path / "t"))
+    assert history.read(10, 20, 1000) == stored[9:20]
+    assert TableHistory(str(tmp_path / "t")).read(40, 60, 1000, [b"orders.1"]) == stored[39:59]
+    assert TableHistory(str(tmp_path / "t")).read_many([7, 8, 50, 99]) == [stored[6], stored[7], stored[97]]
+
+
 def test_odd_rows_come_back_byte_for_byte(tmp_path: Path) -> None:
     stored = [
         record(1, b"a.\xff\xfe", b""),
