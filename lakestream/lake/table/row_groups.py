@@ -27,6 +27,8 @@ T = TypeVar("T")
 FOOTER_BYTES = 32 * 1024 * 1024
 """Default limit of the footers, sequences, places of pages and deletion vectors that a server keeps, of all tables, in
 bytes."""
+SPARE_SHARE = 0.25
+"""Part of that which is left for what is decoded of single files: one read needs it several times."""
 _GUESS = 64 * 1024  # bytes of a file's end, read at once: enough for most footers
 _DECODED = 12  # bytes of a decoded footer for each byte in the file, as measured
 _GROUP_BYTES = 400  # of the bounds of one row group
@@ -192,40 +194,47 @@ class Footers:
 
     def __init__(self, max_bytes: int = FOOTER_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.size = 0
+        self.size = self._spare_size = 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], tuple[Any, int]] = OrderedDict()
+        self._spare: OrderedDict[tuple[str, str], tuple[Any, int]] = OrderedDict()
 
     def get(self, key: tuple[str, str], load: Callable[[], T], cost: Callable[[T], int], is_spare: bool = False) -> T:
         """Return what is kept for a file's path and a part of it ("": its footer); load it if nothing is.
 
         Args:
-            is_spare: of one file's rows, while the others are needed to find the file: it is removed first.
+            is_spare: of one file's rows, while the others are needed to find the file: it is removed first, as long as
+                such parts take more than SPARE_SHARE.
         """
+        parts = self._spare if is_spare else self._kept
         with self._lock:
-            kept = self._kept.get(key)
+            kept = parts.get(key)
             if kept is not None:
-                self._kept.move_to_end(key, not is_spare)
+                parts.move_to_end(key)
                 value: T = kept[0]
                 return value
         value = load()
         size = cost(value)
         with self._lock:
-            self._remove(key)
-            self._kept[key] = value, size
-            self._kept.move_to_end(key, not is_spare)
+            self._remove(parts, key)
+            parts[key] = value, size
             self.size += size
-            while self.size > self.max_bytes and len(self._kept) > 1:
-                self._remove(next(iter(self._kept)))
+            self._spare_size += size if is_spare else 0
+            while self.size > self.max_bytes and len(self._kept) + len(self._spare) > 1:
+                is_much = self._spare_size > self.max_bytes * SPARE_SHARE
+                oldest = (self._spare if is_much else self._kept) or self._spare
+                self._remove(oldest, next(iter(oldest)))
         return value
 
     def drop(self, below: str) -> None:
         """Drop what is kept of the files whose paths begin so."""
         with self._lock:
-            for key in [key for key in self._kept if key[0].startswith(below)]:
-                self._remove(key)
+            for parts in (self._kept, self._spare):
+                for key in [key for key in parts if key[0].startswith(below)]:
+                    self._remove(parts, key)
 
-    def _remove(self, key: tuple[str, str]) -> None:
-        known = self._kept.pop(key, None)
+    def _remove(self, parts: OrderedDict[tuple[str, str], tuple[Any, int]], key: tuple[str, str]) -> None:
+        known = parts.pop(key, None)
         if known is not None:
             self.size -= known[1]
+            self._spare_size -= known[1] if parts is self._spare else 0
