@@ -206,12 +206,15 @@ class SegmentRows:
                 yield map(tables.lengths.__getitem__, tables.runs.rows_of(part))
 
     def outlined_so(self, records: Records) -> bool:
-        at = 0
-        for file, part in self._by_outline(records.seqs if records.seqs[-1] < self.local_floor else ()):
-            if _alone(file, part) or not self._outline(file).matches(records, at, part):
+        seqs, at = records.seqs, 0
+        # Of a few messages each row is read alone; the end of a longer run that goes on in the next outline is not.
+        if seqs[-1] >= self.local_floor or _alone(self._outlining(seqs[0]), seqs):
+            return False
+        for file, part in self._by_outline(seqs):
+            if not self._outline(file).matches(records, at, part):
                 return False
             at += len(part)
-        return bool(at)
+        return True
 
     def time(self, seq: int) -> int:
         if seq < self.local_floor:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 import string
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from lakestream.ports import Bus, Clock, ListedMessages, MessageBlock, Single, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
@@ -196,18 +197,18 @@ class PushTarget(DeliveryTarget):
         if sizes[-1] <= self._window // 2 and not self._stalled:
             self._outstanding = sizes[-1]
             return len(messages), 0, b""
-        taken = asking = 0
-        request = b""
-        for before, after in pairwise(sizes):
-            if before > self._window:
-                break
-            taken += 1
-            self._outstanding = after
-            if not self._stalled:
-                if after > self._window // 2:
-                    asking, request = taken, self._request(after)
-            elif after - self._stalled_bytes >= self._window:
-                self._stalled_bytes += after - before
+        taken = bisect_right(sizes, self._window, 0, len(messages))
+        asking, request = 0, b""
+        if taken and not self._stalled:
+            at = max(bisect_right(sizes, self._window // 2), 1)
+            if at <= taken:
+                asking, request = at, self._request(sizes[at])
+        if taken and self._stalled:
+            # Of messages that are larger than the window the request covers what is beyond it.
+            for at in range(max(bisect_left(sizes, self._window + self._stalled_bytes), asking + 1), taken + 1):
+                if sizes[at] - self._stalled_bytes >= self._window:
+                    self._stalled_bytes += sizes[at] - sizes[at - 1]
+        self._outstanding = sizes[taken]
         return taken, asking, request
 
     def _request(self, covered: int) -> bytes:
