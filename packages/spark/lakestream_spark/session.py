@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lakestream
+import lakestream_client
 import lakestream_spark
 import lakestream_sql
 from lakestream.lake.errors import JarsMissing
@@ -187,7 +188,7 @@ def environ() -> dict[str, str]:
         JavaMissing: no Java 17 or newer.
     """
     found = jars.find_java()
-    packages = (lakestream, lakestream_spark, lakestream_sql)
+    packages = (lakestream, lakestream_spark, lakestream_sql, lakestream_client)
     roots = list(dict.fromkeys(str(Path(str(each.__file__)).resolve().parents[1]) for each in packages))
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in roots]
     return {
