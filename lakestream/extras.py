@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 DISTRIBUTION = "lakestream-server"
 """Name of the distribution, for pip: the name of the import package and of the command is someone else's on PyPI."""
@@ -42,6 +42,9 @@ MODULES = {
     "verify": ("lakestream_verify",),
 }
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
+MAX_WAITING = 1_000
+"""Maximum number of requests that wait while what serves them is loaded; more are answered with an error."""
+T = TypeVar("T")
 
 
 class ExtraMissing(ImportError):
@@ -97,6 +100,49 @@ def load(group: str, name: str, extra: str, purpose: str) -> Any:
     for found in importlib.metadata.entry_points(group=group, name=name):
         return found.load()
     raise ExtraMissing(purpose, MODULES[extra][0], extra)
+
+
+class LatePart(Generic[T]):
+    """Part of an optional package that serves requests, loaded in a thread for the first of them.
+
+    Args:
+        submit: runs a function in a thread; its callback gets the result or the error, in the event loop.
+        load: loads the package.
+        make: makes the part of what was loaded.
+
+    Attributes:
+        part: None before it is loaded.
+    """
+
+    def __init__(self, submit: Callable[..., object], load: Callable[[], Any], make: Callable[[Any], T]) -> None:
+        self.part: T | None = None
+        self._submit, self._load, self._make = submit, load, make
+        self._waiting: list[tuple[Callable[[T], None], Callable[[str], object]]] = []
+
+    def use(self, then: Callable[[T], None], missing: Callable[[str], object]) -> None:
+        """Call `then` with the part once it is loaded; call `missing` with what to install, or another reason, where it
+        is not to be had."""
+        if self.part is not None:
+            then(self.part)
+        elif len(self._waiting) >= MAX_WAITING:
+            missing("what serves it is being loaded: ask again")
+        else:
+            self._waiting.append((then, missing))
+            if len(self._waiting) == 1:
+                self._submit(self._load, self._loaded)
+
+    def _loaded(self, loaded: Any, error: BaseException | None) -> None:
+        # All in this turn: none may find what one before it has begun, such as a bucket without a leader yet.
+        waiting, self._waiting = self._waiting, []
+        if error is None:
+            self.part = part = self._make(loaded)
+            for then, _ in waiting:
+                then(part)
+            return
+        for _, missing in waiting:
+            missing(str(error))
+        if not isinstance(error, ExtraMissing):
+            raise error
 
 
 def forwarding(module: str, group: str, name: str, extra: str) -> Callable[[str], Any]:

@@ -12,7 +12,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
@@ -23,7 +23,7 @@ from lakestream.account.schemas import bucket
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
-from lakestream.extras import ExtraMissing, load
+from lakestream.extras import ExtraMissing, LatePart, load
 from lakestream.lake.flush import LAST
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
@@ -87,11 +87,6 @@ LAKE_THREADS = 8
 lake that does not answer must not hold it up."""
 
 
-MAX_LOADING = 1_000
-"""Maximum number of requests of an account that wait while the schema registry is loaded; more are answered with an
-error."""
-
-
 class SchemaRegistry(Protocol):
     """Serves the requests to the schema registry of one account (packages/schemas)."""
 
@@ -118,10 +113,11 @@ class Served:
         self.transfers = TransferApi(engine)
         self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
-        self._export = export
-        self._registry: SchemaRegistry | None = None
-        self._loading: list[tuple[Callable[[SchemaRegistry], None], Callable[[str], None]]] = []
-        """Requests that came while the registry is loaded."""
+        self._registry: LatePart[SchemaRegistry] = LatePart(
+            engine.io.submit,
+            lambda: load("lakestream.schemas", "registry", "schemas", "the schema registry"),
+            lambda made: made(engine, export),
+        )
         self._schema_requests = engine.bus.subscribe(f"{PREFIX}>".encode(), singly(self._schemas_asked))
         self._last_requests = engine.bus.subscribe(f"{LAST}*".encode(), singly(engine.when_open(self._last_asked)))
         self._services = services
@@ -136,34 +132,6 @@ class Served:
     def _last_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         self.last_messages.asked(subject, reply, header, body, client)
 
-    def _with_registry(self, then: Callable[[SchemaRegistry], None], missing: Callable[[str], None]) -> None:
-        """Call `then` with the schema registry, which is loaded in a thread for the first request or its bucket; call
-        `missing` with what to install where there is none."""
-        if self._registry is not None:
-            then(self._registry)
-            return
-        if len(self._loading) >= MAX_LOADING:
-            missing("the schema registry is being loaded: ask again")
-            return
-        self._loading.append((then, missing))
-        if len(self._loading) > 1:
-            return
-
-        def loaded(made: Any, error: BaseException | None) -> None:
-            # All in this turn: one that came behind the creation of the bucket would find it without a leader.
-            waiting, self._loading = self._loading, []
-            if error is None:
-                self._registry = registry = made(self.engine, self._export)
-                for then, _ in waiting:
-                    then(registry)
-                return
-            for _, missing in waiting:
-                missing(str(error))
-            if not isinstance(error, ExtraMissing):
-                raise error
-
-        self.engine.io.submit(lambda: load("lakestream.schemas", "registry", "schemas", "the schema registry"), loaded)
-
     def _schemas_asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         def missing(text: str) -> None:
             stream, bus = self.engine.streams.get(bucket.STREAM), self.engine.bus
@@ -171,7 +139,7 @@ class Served:
                 bus.send(Single(reply, payload=dumps({"error": api_error(20005, err=text).as_dict()})))
 
         def asked() -> None:
-            self._with_registry(lambda registry: registry.asked(subject, reply, header, body, client), missing)
+            self._registry.use(lambda registry: registry.asked(subject, reply, header, body, client), missing)
 
         if not self.engine.opening(bucket.STREAM, asked, len(body)):
             asked()
@@ -179,7 +147,7 @@ class Served:
     def look_for_schemas(self) -> None:
         """Have the lake get what was registered."""
         if bucket.STREAM in self.engine.streams:
-            self._with_registry(lambda registry: registry.look(), lambda text: None)
+            self._registry.use(lambda registry: registry.look(), lambda text: None)
         else:
             self.engine.opening(bucket.STREAM, nothing_left)
 

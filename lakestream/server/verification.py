@@ -56,9 +56,15 @@ class Verifier:
     """
 
     def __init__(self, node: MetaNode, lake: str, rate: int, most: int, background: Callable[[], Io]) -> None:
-        self._node, self._lake, self._rate, self._background = node, lake, rate, background
-        self.most = most
-        self._running: Checks | None = None
+        self._node, self.most = node, most
+
+        def load() -> Any:
+            _load("verification")  # `VerifyApi` uses it next
+            return _load("running")
+
+        self.running: extras.LatePart[Checks] = extras.LatePart(
+            node.shared.io.submit, load, lambda made: made(node, lake, background(), rate, most)
+        )
         self.asked: dict[str, Asked] = {}
         """Requests under way that this node answers, by the stream's uid."""
         for method in ("open", "run", "poll", "rows", "close", "refill"):
@@ -66,39 +72,16 @@ class Verifier:
 
     def _serve(self, method: str) -> None:
         def called(node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-            self.when_loaded(lambda running: running.calls[method](body, answer), self._node.shared.log.warn)
+            self.running.use(lambda running: running.calls[method](body, answer), self._node.shared.log.warn)
 
         self._node.peers.serve(method, called)
-
-    def when_loaded(self, then: Callable[[Checks], None], missing: Callable[[str], object]) -> None:
-        """Call `then` once the checks are loaded: at the first request in a thread, as that takes some 0.1 s. Call
-        `missing` with what to install where they are not to be had."""
-        if self._running is not None:
-            then(self._running)
-            return
-
-        def load() -> Any:
-            _load("verification")  # `VerifyApi` uses it next
-            return _load("running")
-
-        def loaded(made: Any, error: BaseException | None) -> None:
-            if isinstance(error, extras.ExtraMissing):
-                missing(str(error))
-                return
-            if error is not None:
-                raise error
-            if self._running is None:
-                self._running = made(self._node, self._lake, self._background(), self._rate, self.most)
-            then(self._running)
-
-        self._node.shared.io.submit(load, loaded)
 
     def stop(self) -> None:
         """End all verifications."""
         for each in self.asked.values():
             each.cancel()
-        if self._running is not None:
-            self._running.stop()
+        if self.running.part is not None:
+            self.running.part.stop()
 
 
 class VerifyApi:
@@ -126,7 +109,7 @@ class VerifyApi:
         def missing(text: str) -> None:
             self.answer(name, reply, {"error": ApiError(503, 0, text).as_dict()})
 
-        self.verifier.when_loaded(begin, missing)
+        self.verifier.running.use(begin, missing)
 
     def answer(self, name: str, reply: bytes, fields: dict[str, Any]) -> bool:
         """Answer a request; return False if nobody listens any more."""
