@@ -8,8 +8,8 @@ In reading order:
 
 - `ports.py`: Interfaces through which JetStream reaches other parts.
 - `protocol/`: Bytes and texts of the protocols.
-- `native/`: Loops over many messages: parse, encode, split and frame a whole run of them in one call. Also one over
-  many objects.
+- `native/`: Loops over many messages: parse, encode, split and frame a whole run of them in one call. Also over
+  objects, files.
 - `schemas/`: Schemas of payloads: registered definitions, and the typed columns that follow from them.
 - `metrics/`: Metrics of a process, in Prometheus' terms.
 - `log/`: The log of one stream: segments, frames, recovery, and the indexes over what they hold.
