@@ -1,6 +1,6 @@
 """Faults of each request with which an operation changes the tables of an object store.
 
-    python -m tests.lake.requests OPERATION LAKE       all faults, in a new lake (a URL)
+    echo OPERATION | python -m tests.lake.requests LAKE       all faults, in a new lake below this one (a URL)
 
 Belongs here: the requests of one run, recorded at a proxy before the store, and what becomes of them. The steps of
 steps.py are calls of this process; a request is what the JVM and the other libraries make of them, with their own
@@ -20,17 +20,15 @@ from __future__ import annotations
 import enum
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.managers import BaseManager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lake.steps import OPERATIONS, Prepared
+from tests.lake.steps import Prepared, serve
 from tests.s3_proxy import Fault, Passed, Proxy
 
 
@@ -200,31 +198,27 @@ def _run(prepared: Prepared, proxy: Any, fault: Fault, fate: Fate) -> tuple[int,
     return 1 if fault.then is not None else hits, failed
 
 
-def main(name: str, lake: str) -> None:
-    """Run one operation with all faults, with a Spark of its own; exit with 1 if a promise was broken."""
-    from lakestream_spark import session as sessions
-    from tests.lake.conftest import SMALL
-
+def main(lake: str) -> None:
+    """Run operations with all faults; see `tests.lake.steps.serve`."""
     with Proxies() as proxies:
         proxy = proxies.proxy(os.environ["AWS_ENDPOINT_URL"])  # type: ignore[attr-defined]
         proxy.start()
-        # The operation is repeated at once.
-        os.environ |= {"LAKESTREAM_LATE_SECONDS": "0", "AWS_ENDPOINT_URL": proxy.told()[0]}
-        spark = sessions.session("lakestream requests", lake=lake, extra=SMALL)
-        faults = broken = 0
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as place:
-            for each in trials(Prepared(spark, OPERATIONS[name], lake, Path(place)), proxy):
-                faults, broken = faults + each.number, broken + (each.error is not None)
-                told = f"{time.monotonic() - began:5.0f} s  {each.fate.value:10} {each.number:3}  {each.requests}"
-                print(told, file=sys.stderr, flush=True)
-                if each.error is not None:
-                    traceback.print_exception(each.error)
-        assert faults, "the operation makes no request that changes a table"
-        print(f"{name}: {faults} faults, {broken} broken", flush=True)
-        spark.stop()
+        os.environ["AWS_ENDPOINT_URL"] = proxy.told()[0]
+        serve(lake, lambda prepared: _tried(prepared, proxy))
         proxy.stop()
-    sys.exit(broken > 0)
+
+
+def _tried(prepared: Prepared, proxy: Any) -> tuple[int, int]:
+    faults = broken = 0
+    began = time.monotonic()
+    for each in trials(prepared, proxy):
+        faults, broken = faults + each.number, broken + (each.error is not None)
+        told = f"{time.monotonic() - began:5.0f} s  {each.fate.value:10} {each.number:3}  {each.requests}"
+        print(told, file=sys.stderr, flush=True)
+        if each.error is not None:
+            traceback.print_exception(each.error)
+    assert faults, "the operation makes no request that changes a table"
+    return faults, broken
 
 
 if __name__ == "__main__":

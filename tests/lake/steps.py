@@ -1,6 +1,6 @@
 """Faults at each step of an operation on tables: whatever commits, and whatever deletes or writes files of the lake.
 
-    python -m tests.lake.steps OPERATION LAKE       all faults, in a new lake below this one (a directory or URL)
+    echo OPERATION | python -m tests.lake.steps LAKE       all faults, in a new lake below this one (a directory or URL)
 
 Belongs here: the steps (`Steps`), the operations (`OPERATIONS`), and what must hold after a fault (`run`). The steps
 are those of this process, so Spark and the lake survive: `tests.lake_faults` kills real ones.
@@ -18,6 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -575,18 +576,31 @@ def each(prepared: Prepared, hows: tuple[How, ...]) -> int:
     return runs
 
 
-def main(name: str, lake: str) -> None:
-    """Run one operation with all faults, with a Spark of its own; a promise that does not hold is an exception."""
+def serve(lake: str, work: Callable[[Prepared], tuple[int, int]]) -> None:
+    """Run the operations that stdin names, one a line, with one Spark: it takes as long to start as ten faults.
+
+    Print a line for each: its name, the number of faults, and that of broken promises.
+
+    Args:
+        lake: the root below which each operation gets a lake.
+        work: runs an operation with all faults; returns these numbers. An exception is a broken promise.
+    """
     from lakestream_spark import session as sessions
     from tests.lake.conftest import SMALL
 
-    os.environ["LAKESTREAM_LATE_SECONDS"] = "0"  # the operation is repeated at once
-    spark = sessions.session("lakestream steps", lake=lake, extra=SMALL)
-    with tempfile.TemporaryDirectory() as place:
-        runs = each(Prepared(spark, OPERATIONS[name], f"{lake}/{name}", Path(place)), tuple(How))
-    print(f"{name}: {runs} faults", flush=True)
+    os.environ["LAKESTREAM_LATE_SECONDS"] = "0"  # an operation is repeated at once
+    spark = sessions.session("lakestream faults", lake=lake, extra=SMALL)
+    for line in sys.stdin:
+        name = line.strip()
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                faults, broken = work(Prepared(spark, OPERATIONS[name], f"{lake}/{name}", Path(place)))
+            except (Exception, Killed):
+                traceback.print_exc()
+                faults, broken = 0, 1
+        print(f"{name}: {faults} faults, {broken} broken", flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(sys.argv[1], lambda prepared: (each(prepared, tuple(How)), 0))

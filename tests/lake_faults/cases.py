@@ -20,6 +20,7 @@ import contextlib
 import itertools
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -206,6 +207,8 @@ class Site:
         self.has_spark = compactor == "spark"
         self.outage_s, self.history = OUTAGE_S, HISTORY
         self._traffics: list[Traffic] = []
+        self._programs: dict[str, subprocess.Popen[str]] = {}
+        self._numbers = itertools.count()
         self.plan = None if plan is None else plan(directory)
         self.environment = {} if self.plan is None else self.plan.environment(build(TOOLS, SOURCE))
         self.lake = str(self.place)
@@ -240,6 +243,13 @@ class Site:
             traffic.end()
         self.stop_compactor()
         self.server.kill()
+        for program in self._programs.values():
+            assert program.stdin is not None
+            program.stdin.close()
+            try:
+                program.wait(SETTLE_S)
+            except subprocess.TimeoutExpired:
+                program.kill()
         if self.proxy is not None:
             self.proxy.stop()
         if self.s3 is not None:
@@ -269,6 +279,37 @@ class Site:
         """Return the ends of the logs of server and compactor."""
         said = [] if self.compactor is None else self.compactor.lines[-30:]
         return "\n".join(["  -- server", self.server.log(30), "  -- compactor", *said])
+
+    def ask(self, module: str, line: str, timeout_s: float) -> str:
+        """Return the line with which a program answers another one; it is started once, with a lake of its own.
+
+        Its errors are those of this process. After `timeout_s` it is killed, and there is no answer.
+        """
+        program = self._programs.get(module)
+        if program is None or program.poll() is not None:
+            lake = f"{self.lake}-{module}-{next(self._numbers)}"
+            if self.s3 is None:
+                Path(lake).mkdir()
+            self._programs[module] = program = subprocess.Popen(
+                [sys.executable, "-m", module, lake],
+                env={**os.environ, **self.environment, **self.options()},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert program.stdin is not None
+        assert program.stdout is not None
+        timer = threading.Timer(timeout_s, program.kill)
+        timer.start()
+        try:
+            program.stdin.write(f"{line}\n")
+            program.stdin.flush()
+            said = program.stdout.readline().strip()
+        finally:
+            timer.cancel()
+        if not said:
+            raise Broken(f"{module} has ended, or did not answer to {line} within {timeout_s:.0f} s")
+        return said
 
     def end_case(self) -> None:
         """Stop all publishers, let all requests to an object store pass, and have a compactor for the next case."""

@@ -250,18 +250,12 @@ def each_fault(name: str, module: str = "steps") -> Callable[[Site], int]:
     """Return a case with each fault at each step of an operation, or at each of its requests."""
 
     def run(site: Site) -> int:
-        lake = f"{site.lake}-{module}-{name}"
-        variables = {**os.environ, **site.environment, **site.options()}
-        if site.s3 is None:
-            Path(lake).mkdir()
-        program = [sys.executable, "-m", f"tests.lake.{module}", name, lake]
-        # Errors, and the faults that were tried, are told while it runs.
-        done = subprocess.run(program, stdout=subprocess.PIPE, text=True, env=variables, timeout=STEP_S, check=False)
-        said = done.stdout.strip().rpartition("\n")[2]
+        said = site.ask(f"tests.lake.{module}", name, STEP_S)
         print(f"  {said}", flush=True)
-        if done.returncode:
+        faults, broken = (int(word) for word in said.split()[1::2])
+        if broken:
             raise Broken(said)
-        return int(said.split()[1])
+        return faults
 
     return run
 
