@@ -7,7 +7,7 @@ Pages are found by their headers, one after the other, not by a page index: not 
 what is needed. Decoded are numbers and texts without a dictionary, and columns that are NULL throughout: those of each
 message in our own files. Of everything else `cells` returns None, and scan.py asks pyarrow for the column.
 
-Source: Parquet format, parquet.thrift and Encodings.md (PLAIN, RLE).
+Source: Parquet format, parquet.thrift, and its encodings PLAIN and RLE.
 """
 
 from __future__ import annotations
