@@ -22,8 +22,12 @@ class Leader:
     def __init__(self, config: StreamConfig) -> None:
         self.uid, self.account, self.leading, self.membership = "u", "$G", True, Membership(("a",))
         self.group = None
-        self.stream = SimpleNamespace(config=config, propose=self._propose, hidden=False)
+        self.stream = SimpleNamespace(propose=self._propose, hidden=False)
         self.proposed: list[StreamConfig] = []
+        self.configure(config)
+
+    def configure(self, config: StreamConfig) -> None:
+        self.stream.config, self.stream.stored = config, msgspec.json.encode(config)
 
     def _propose(self, operation: Any) -> None:
         self.proposed.append(msgspec.json.decode(operation.config, type=StreamConfig))
@@ -64,7 +68,7 @@ def test_a_leader_that_lags_behind_the_meta_group_takes_no_configuration_back() 
 
 def test_a_leader_that_has_caught_up_brings_what_is_assigned() -> None:
     world = World()
-    world.replica.stream.config = world.old
+    world.replica.configure(world.old)
     world.meta.caught_up = False
     world.assign(world.new)
     world.local.reconcile()
@@ -77,7 +81,7 @@ def test_a_leader_that_has_caught_up_brings_what_is_assigned() -> None:
 def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> None:
     # The meta group has logged it, but its leader died before it could report that.
     world = World()
-    world.replica.stream.config = world.old
+    world.replica.configure(world.old)
     world.local.updating.add("u")
     world.assign(world.new)
     world.local.reconcile()
@@ -94,6 +98,7 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
         account="$G",
         name="S",
         config=world.new,
+        stored=msgspec.json.encode(world.new),
         hidden=True,
         applier=SimpleNamespace(restoring=True, created=True),
         propose=None,

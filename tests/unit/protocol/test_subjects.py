@@ -288,10 +288,10 @@ class SomeNames:
     """Leaf with these names."""
 
     def __init__(self, names: list[bytes], block: object) -> None:
-        self._names, self.block = names, block
+        self.names, self.ordered, self.block = names, len(names), block
 
     def in_order(self) -> list[bytes]:
-        return self._names
+        return self.names
 
 
 @pytest.mark.parametrize("make", [SubjectSeeker, plain.SubjectSeeker])
