@@ -304,7 +304,8 @@ class Site:
         try:
             program.stdin.write(f"{line}\n")
             program.stdin.flush()
-            said = program.stdout.readline().strip()
+            # Spark's own programs write lines of theirs there.
+            said = next((said.strip() for said in program.stdout if said.startswith(f"{line}:")), "")
         finally:
             timer.cancel()
         if not said:
