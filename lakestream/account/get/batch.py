@@ -145,12 +145,17 @@ def _opening(header: bytes) -> bytes:
     return header if header.endswith(b"\r\n") else header + b"\r\n"
 
 
+def piece_size(limit: int) -> int:
+    """Return the number of sequences that are looked for at once, for a run of at most `limit` messages."""
+    return max(1, min(PIECE, limit))
+
+
 class GetRun:
     """Sends a run of messages to one reply subject.
 
     Args:
-        pieces: the requested sequences, ascending, PIECE or more at once except the last ones; those deleted meanwhile
-            are skipped.
+        pieces: the requested sequences, ascending, `piece_size` or more at once except the last ones; those deleted
+            meanwhile are skipped.
         pending: number of messages that match the request, these included.
         limit: maximum number of messages to send.
         max_bytes: stop after the message with which subjects, headers and payloads reach this size.
@@ -177,7 +182,7 @@ class GetRun:
     ) -> None:
         self._stream, self._headers, self.reply, self._pieces, self._done = stream, headers, reply, pieces, done
         self._rest: Sequence[int] = ()  # of the present piece
-        self._is_last = False
+        self._piece_size, self._is_last = piece_size(limit), False
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
         self._last_seq, self._through, self._past = 0, through, past
 
@@ -192,7 +197,7 @@ class GetRun:
             return
         if not self._rest:
             self._rest = next(self._pieces, ())
-            self._is_last = len(self._rest) < PIECE
+            self._is_last = len(self._rest) < self._piece_size
         rest = self._rest
         seqs = rest[: max(min(PIECE, self._left), 0)]
         self._rest = rest[len(seqs) :]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import PIECE, PIECE_BYTES, GetRun, MessageHeaders, status, unreadable
+from lakestream.account.get.batch import PIECE_BYTES, GetRun, MessageHeaders, piece_size, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
@@ -375,7 +375,7 @@ class Gets:
                     self._stream,
                     self._headers,
                     reply,
-                    query.pieces_from(store, pattern, start, PIECE),
+                    query.pieces_from(store, pattern, start, piece_size(asked.batch)),
                     pending,
                     asked.batch,
                     asked.max_bytes or self._max_bytes,

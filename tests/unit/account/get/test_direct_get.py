@@ -309,6 +309,19 @@ def test_pieces_are_bounded_in_bytes(world: ApiWorld, monkeypatch: pytest.Monkey
     assert len(world.answers(reply)) == 10
 
 
+def test_a_batch_looks_for_no_more_messages_than_it_may_have(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, from_on = list[int](), query.from_on
+
+    def counted(*arguments: Any) -> Iterator[int]:
+        for seq in from_on(*arguments):
+            looked.append(seq)
+            yield seq
+
+    monkeypatch.setattr(query, "from_on", counted)
+    assert len(world.direct("A", {"batch": 2, "seq": 1, "next_by_subj": "a.*"})) == 3
+    assert len(looked) == 2
+
+
 def test_a_batch_waits_for_a_slow_reader(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_batch, "PIECE", 4)
     world.client.congested = True
